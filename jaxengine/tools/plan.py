@@ -28,7 +28,7 @@ from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline
 from jaxengine.startup.workspace import compile_threads, expected_workspace
 from jaxengine.tools.plan_hosts import plan_hosts
-from jaxengine.tools.plan_media import encoder_roofline, plan_media
+from jaxengine.tools.plan_media import encoder_rooflines, plan_media
 from jaxengine.tools.plan_pipeline import plan_pipeline
 from jaxengine.tools.plan_report import EnginePlan, PoolPlan, ProgramPlan
 from xla_cache import CacheError, Program, ProgramCache, Record, Store, build_programs
@@ -192,12 +192,10 @@ def _subjects(space: ProgramSpace) -> list[_Subject]:
 
 
 def _rooflines(model: ModelPlan, space: ProgramSpace, chip: Chip) -> dict[str, Roofline]:
-    """Of the kinds of programs that have weights."""
+    """Of programs that have weights, by their kind, encoders' by that of their subjects."""
     of_texts = model.roofline(chip)
-    found: dict[str, Roofline] = {ProgramKind.FORWARD: of_texts, ProgramKind.SAMPLE: of_texts}
-    if space.media is not None:
-        found[ProgramKind.ENCODE] = encoder_roofline(space, chip, num_devices=len(model.devices))
-    return found
+    of_encoders = encoder_rooflines(space, chip, num_devices=len(model.devices))
+    return {ProgramKind.FORWARD: of_texts, ProgramKind.SAMPLE: of_texts, **of_encoders}
 
 
 def _representatives(subjects: Sequence[_Subject]) -> list[_Subject]:
@@ -242,7 +240,7 @@ def _row(
     cycles = measured[name].cycles if name in measured else None
     limits: list[tuple[float, str]] = []
     kind = subject.program.kind
-    if (roofline := rooflines.get(kind)) is not None:
+    if (roofline := rooflines.get(subject.kind if kind == ProgramKind.ENCODE else kind)) is not None:
         limits.append(roofline.floor(subject.tokens, sampling=kind == ProgramKind.SAMPLE))
     if cycles is not None and clock_hz is not None:
         limits.append((cycles / clock_hz, "estimate"))

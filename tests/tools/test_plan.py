@@ -69,9 +69,10 @@ def test_a_plan_lists_encoders_and_the_pool_that_they_write_to(tmp_path):
     made = plan_engine(EngineConfig.from_options(model=str(folder), **{**OPTIONS, "max_model_len": 4096}), "v6e-1")
     assert made.media is not None
     assert made.media.modalities == ("image", "video")
-    encoders = {row.tokens: row for row in made.programs if row.name.startswith("encode ")}
+    encoders = {row.tokens: row for row in made.programs if row.name.endswith(" layer 0")}
     assert [*encoders] == [patches for _, patches in made.media.shapes]
     assert all(row.seconds is not None for row in encoders.values())
+    assert made.media.calls == {"begin": 1, "layer 0": 1, "layer 1": 1, "end": 1}  # one sees windows
     assert made.media.step_patches == min(8192, max(encoders))
     text = "\n".join(lines(made))
     assert "encoders (image, video): launches of" in text

@@ -83,7 +83,7 @@ class Encoder:
         *,
         once: bool = False,
     ) -> None:
-        """`once`: of programs that serve several layers the first."""
+        """`once`: of programs that serve several layers the first; what it gives stands for what is read behind others."""
         space, media = self._space, self._space.media
         assert media is not None
         given, on_device, to = (
@@ -98,17 +98,15 @@ class Encoder:
             if once and name in called:
                 continue
             called.add(name)
-            if stage.begins and stage.ends:
-                self._pool.array = call(name, parameters, self._pool.array, given, on_device, to)
-            elif stage.begins:
+            if stage.begins:
                 x, shared = call(name, parameters, given, on_device)
-            elif stage.ends:
-                tapped += [x] * (len(media.traits.taps) - len(tapped))  # where not all layers were called
-                self._pool.array = call(name, parameters, x, tuple(tapped), self._pool.array, on_device, to)
-            else:
+            elif stage.layer is not None:
                 x = call(name, parameters, x, shared, on_device)
-                if stage.layer in media.traits.taps:
+                if stage.layer in media.traits.taps and not once:
                     tapped.append(x)
+            else:
+                tapped += [x] * (len(media.traits.taps) - len(tapped))
+                self._pool.array = call(name, parameters, x, tuple(tapped), self._pool.array, on_device, to)
 
 
 def launch_of(
@@ -119,7 +117,7 @@ def launch_of(
     Raises:
         ValueError: the items do not fit.
     """
-    items = encoding.items
+    items, bucket = encoding.items, encoding.bucket
     grids = [ItemGrid(*one.item.grid, one.item.mosaic) for one in items]
     for one, grid in zip(items, grids, strict=True):
         if one.item.patches.shape != (grid.patches, media.traits.config.patch_values):
@@ -127,8 +125,8 @@ def launch_of(
                 f"an item of {grid} patches of {media.traits.config.patch_values} numbers brought {one.item.patches.shape}"
             )
     rows, patches = sum(grid.frames for grid in grids), encoding.num_patches
-    if rows > encoding.bucket.batch or patches > encoding.bucket.tokens:
-        raise ValueError(f"{rows} rows with {patches} patches do not fit bucket {encoding.bucket} of the encoder")
+    if rows > bucket.batch or patches > bucket.tokens:
+        raise ValueError(f"{rows} rows with {patches} patches do not fit bucket {bucket} of the encoder")
     places = media.traits.tower.places(media.traits.config, grids)
     if len(places.taken) != sum(one.item.num_embeddings for one in items):
         counts = [one.item.num_embeddings for one in items]

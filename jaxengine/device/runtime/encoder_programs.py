@@ -1,12 +1,12 @@
-"""The programs of an encoder: one for each shape of its launches, or on the CPU parts of it.
-
-    (parameters, pool, patches, step, targets) -> pool
-
-As of the forward pass (`forward.py`) an accelerator has one program for all of it, and the CPU for each shape
+"""The programs of an encoder, for each shape of its launches:
 
     begin  (parameters, patches, step)                     -> (x, shared)
     layer  (parameters, x, shared, step)                   -> x
     end    (parameters, x, tapped, pool, step, targets)    -> pool
+
+One `layer` serves all that are alike, on every platform, so that a start does not take the longer the deeper a tower is. An
+accelerator's forward pass is one program (`forward.py`) because there a layer's weights are fetched during the one before. A
+tower multiplies thousands of patches with each weight, so that fetching is little beside it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import jax
 import jax.numpy as jnp
 
 from buckets import Bucket
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.parameters import TowerParts, merge_some
 from jaxengine.device.models.shared.seeing import Seeing
 from jaxengine.device.models.towers.places import ItemGrid
 from jaxengine.device.models.towers.step import TowerStep
 from jaxengine.device.models.towers.tower import Tower, TowerConfig
+from jaxengine.device.runtime.memory import shard_bytes
 from jaxengine.device.runtime.space import MediaSpace, ProgramKind, ProgramSpace
 from xla_cache import Program
 
@@ -81,29 +83,34 @@ class EncoderRoom:
 
 @dataclass(frozen=True)
 class EncoderStage:
-    """A part of an encoder: what begins, a `layer`, what ends, or all of it. `parameters` are the numbers of those it needs."""
+    """A part of an encoder: what begins, a `layer`, or what ends. `parameters` are the numbers of those it needs.
+
+    `keeps` the stream that it is given, which the end reads too; other layers write theirs over it.
+    """
 
     name: str
     parameters: tuple[int, ...]
-    begins: bool = False
     layer: int | None = None
-    ends: bool = False
+    begins: bool = False
+    keeps: bool = False
 
     def program_name(self, bucket: Bucket) -> str:
         """Of the program that computes it in launches of this shape."""
-        return f"encode {bucket} {self.name}".rstrip()
+        return f"encode {bucket} {self.name}"
 
 
 def encoder_stages(space: ProgramSpace) -> list[EncoderStage]:
     """An encoder, in the order in which it runs. Layers that are alike have one name."""
     parts = tower_parts(space)
-    if not space.layer_by_layer:
-        every = (*parts.outer, *(number for layer in parts.layers for number in layer))
-        return [EncoderStage("", tuple(sorted(every)), begins=True, ends=True)]
+    assert space.media is not None
+    kept = {tap + 1 for tap in space.media.traits.taps}
     layers = (
-        EncoderStage(f"layer {first}", parts.layers[layer], layer=layer) for layer, first in enumerate(parts.alike)
+        EncoderStage(
+            f"layer {first}{' behind a tap' * (layer in kept)}", parts.layers[layer], layer=layer, keeps=layer in kept
+        )
+        for layer, first in enumerate(parts.alike)
     )
-    return [EncoderStage("begin", parts.outer, begins=True), *layers, EncoderStage("end", parts.outer, ends=True)]
+    return [EncoderStage("begin", parts.outer, begins=True), *layers, EncoderStage("end", parts.outer)]
 
 
 def tower_parts(space: ProgramSpace) -> TowerParts:
@@ -116,7 +123,7 @@ def encoder_names(space: ProgramSpace) -> list[str]:
     """The names of `encoder_programs`."""
     if space.media is None:
         return []
-    return [stage.program_name(bucket) for bucket in space.media.buckets for stage in _firsts(space)]
+    return [stage.program_name(bucket) for bucket in space.media.buckets for stage in first_stages(space)]
 
 
 def encoder_programs(space: ProgramSpace) -> list[Program]:
@@ -128,40 +135,47 @@ def encoder_programs(space: ProgramSpace) -> list[Program]:
 def programs_of(space: ProgramSpace, bucket: Bucket) -> list[Program]:
     """Those of launches of one shape."""
     assert space.media is not None
-    return [_program(space, space.media, bucket, stage) for stage in _firsts(space)]
+    return [_program(space, space.media, bucket, stage) for stage in first_stages(space)]
 
 
-def _firsts(space: ProgramSpace) -> list[EncoderStage]:
+def first_stages(space: ProgramSpace) -> list[EncoderStage]:
+    """The first one of each name."""
     firsts: dict[str, EncoderStage] = {}
     for stage in encoder_stages(space):
         firsts.setdefault(stage.name, stage)
     return list(firsts.values())
 
 
+def stream_bytes(space: ProgramSpace) -> int:
+    """What a launch of the largest shape has on a device between its programs."""
+    if space.media is None:
+        return 0
+    bucket = max(space.media.buckets, key=lambda one: one.tokens)
+    x, shared = _stream(space, EncoderRoom.of(space.media, bucket))
+    return shard_bytes(x) * (1 + len(space.media.traits.taps)) + sum(map(shard_bytes, jax.tree.leaves(shared)))
+
+
 def _program(space: ProgramSpace, media: MediaSpace, bucket: Bucket, stage: EncoderStage) -> Program:
     room = EncoderRoom.of(media, bucket)
     parameters, step = space.structs(stage.parameters), room.step(space)
-    patches = space.replicated_struct((room.places, media.traits.config.patch_values), jnp.float32)
-    targets, pool = space.replicated_struct((room.embeddings,), jnp.int32), space.encoded
-    function, given, donate = _whole(space, stage), (parameters, pool, patches, step, targets), (1,)
+    x, shared = _stream(space, room)
     nodes: tuple[type, ...] = ()
-    if not (stage.begins and stage.ends):
-        x, shared = _stream(space, patches, step)
+    if stage.begins:
+        function, given, donate = _begin(space, stage), (parameters, _patches(space, room), step), ()
+        nodes = (type(shared),)
+    elif stage.layer is None:
         tapped = (x,) * len(media.traits.taps)
-        if stage.begins:
-            function, given, donate, nodes = _begin(space, stage), (parameters, patches, step), (), (type(shared),)  # type: ignore[assignment]
-        elif stage.ends:
-            function, given, donate = _end(space, stage), (parameters, x, tapped, pool, step, targets), (3,)  # type: ignore[assignment]
-        else:
-            function, given, donate = _layer(space, stage), (parameters, x, shared, step), ()  # type: ignore[assignment]
-    holds_layers = stage.layer is not None or (stage.begins and stage.ends)
+        targets = space.replicated_struct((room.embeddings,), jnp.int32)
+        function, given, donate = _end(space, stage), (parameters, x, tapped, space.encoded, step, targets), (3,)  # type: ignore[assignment]
+    else:
+        function, given, donate = _layer(space, stage), (parameters, x, shared, step), () if stage.keeps else (1,)  # type: ignore[assignment]
     return space.program(
         stage.program_name(bucket),
         function,
         given,
         kind=ProgramKind.ENCODE,
         donate=donate,
-        weight=holds_layers * HEAVY + bucket.tokens,
+        weight=(stage.layer is not None) * HEAVY + bucket.tokens,
         facts={},
         nodes=nodes,
         places=bucket.tokens,
@@ -175,18 +189,10 @@ def _tower(space: ProgramSpace, stage: EncoderStage, arrays: Arrays) -> Tower:
     return model.tower
 
 
-def _whole(space: ProgramSpace, stage: EncoderStage) -> Callable[..., Any]:
-    def run(arrays: Arrays, pool: jax.Array, patches: jax.Array, step: TowerStep, targets: jax.Array) -> jax.Array:
-        tower = _tower(space, stage, arrays)
-        x, tapped = tower.stream(patches, step)
-        return space.pool_placed(tower.write(pool, x, tapped, step, targets))
-
-    return run
-
-
 def _begin(space: ProgramSpace, stage: EncoderStage) -> Callable[..., tuple[jax.Array, Shared]]:
     def run(arrays: Arrays, patches: jax.Array, step: TowerStep) -> tuple[jax.Array, Shared]:
-        return _tower(space, stage, arrays).embed_patches(patches, step)
+        x, shared = _tower(space, stage, arrays).embed_patches(patches, step)
+        return _placed(space, x), space.everywhere(shared)
 
     return run
 
@@ -194,7 +200,7 @@ def _begin(space: ProgramSpace, stage: EncoderStage) -> Callable[..., tuple[jax.
 def _layer(space: ProgramSpace, stage: EncoderStage) -> Callable[..., jax.Array]:
     def run(arrays: Arrays, x: jax.Array, shared: Shared, step: TowerStep) -> jax.Array:
         assert stage.layer is not None
-        return _tower(space, stage, arrays).run_layer(stage.layer, x, step.sharing(shared))
+        return _placed(space, _tower(space, stage, arrays).run_layer(stage.layer, x, step.sharing(shared)))
 
     return run
 
@@ -208,9 +214,31 @@ def _end(space: ProgramSpace, stage: EncoderStage) -> Callable[..., jax.Array]:
     return run
 
 
-def _stream(space: ProgramSpace, patches: jax.ShapeDtypeStruct, step: TowerStep) -> tuple[Any, Any]:
-    """The structs of what goes from layer to layer."""
+def _patches(space: ProgramSpace, room: EncoderRoom) -> jax.ShapeDtypeStruct:
+    assert space.media is not None
+    return space.replicated_struct((room.places, space.media.traits.config.patch_values), jnp.float32)  # type: ignore[arg-type]
+
+
+def _placed(space: ProgramSpace, x: jax.Array) -> jax.Array:
+    """The stream as devices have it between layers."""
+    return _layout(space).constrain_stream(x, platform=space.platform)
+
+
+def _layout(space: ProgramSpace) -> Layout:
+    """How devices share the tower."""
+    assert space.media is not None
+    config: TowerConfig = space.media.traits.config
+    return config.shared_by(space.device_layout)
+
+
+def _stream(space: ProgramSpace, room: EncoderRoom) -> tuple[jax.ShapeDtypeStruct, Any]:
+    """The structs of what goes from layer to layer, as it lies."""
     begin = EncoderStage("begin", tower_parts(space).outer, begins=True)
+    given = space.structs(begin.parameters), _patches(space, room), room.step(space)
     with nullcontext() if space.device_layout.mesh is None else jax.set_mesh(space.device_layout.mesh):
-        x, shared = jax.eval_shape(_begin(space, begin), space.structs(begin.parameters), patches, step)
-    return x, shared
+        x, shared = jax.eval_shape(_begin(space, begin), *given)
+    layout = _layout(space)
+    axes = layout.stream_axes(x.shape[0], platform=space.platform)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding(axes)), jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=space.replicated), shared
+    )
