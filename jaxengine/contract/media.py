@@ -51,6 +51,8 @@ class MediaItem:
     `[n, P]` are in the order in which the processor gives them, `grid` of them: frames, height and width, whose product is n.
     Embedding i of it stands at `places[i]` of the prompt, in increasing order. Behind these it has `unplaced` ones that stand
     nowhere: those that cross attention reads. A family that puts tiles together says how: its `mosaic`.
+
+    Of an item whose embeddings are `given` these are `patches [n, W]`, and no encoder runs.
     """
 
     digest: bytes
@@ -60,6 +62,7 @@ class MediaItem:
     places: Int32s
     unplaced: int = 0
     mosaic: Mosaic | None = None
+    given: bool = False
 
     @property
     def num_embeddings(self) -> int:
@@ -115,11 +118,11 @@ class ToEncode:
 class Encoding:
     """One launch of an encoder: at most `bucket.batch` rows (frames that see only themselves) with `bucket.tokens` patches.
 
-    Launches are numbered from 1.
+    Launches are numbered from 1. Without a bucket the items' embeddings are `given`, and only written to their pages.
     """
 
     number: int
-    bucket: Bucket
+    bucket: Bucket | None
     items: tuple[ToEncode, ...]
 
     @property
@@ -135,6 +138,7 @@ class MediaFacts:
     `max_patches`. The pool has `num_pages` pages of `page_size` embeddings; page 0 is the sink of padding. With `sight` the
     tokens of an item see each other in both directions, so a row has whole items; with `crosses` decoding reads the pool itself,
     so items are held as long as their sequence. A model whose rotary positions have several has `num_axes`, others 0.
+    Prompts may give embeddings themselves, of `given_width` numbers each; 0: they may not.
     """
 
     modalities: tuple[Modality, ...]
@@ -144,6 +148,7 @@ class MediaFacts:
     sight: bool = False
     crosses: bool = False
     num_axes: int = 0
+    given_width: int = 0
 
     @property
     def max_patches(self) -> int:

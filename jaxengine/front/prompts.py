@@ -11,6 +11,7 @@ from jaxengine.contract.adapters import Adapter
 from jaxengine.contract.media import Modality, PromptMedia
 from jaxengine.contract.speech import SpeechRules
 from jaxengine.errors import RequestError, UnsupportedError, nearest
+from jaxengine.media.embeddings import given_of, is_embeddings
 from jaxengine.media.items import Shown
 from jaxengine.options.names import reasons
 
@@ -118,13 +119,19 @@ def _items(data: Any) -> tuple[Shown, ...]:
                 "multi_modal_data",
                 f"names a modality {name!r}; it may name {', '.join(Modality)}.{nearest(name, list(map(str, Modality)))}",
             )
-        if isinstance(given, Mapping):
-            raise UnsupportedError(
-                f"multi_modal_data: embeddings of {name} are not taken, give the item itself", param="multi_modal_data"
-            )
+        modality = Modality(name)
         # A list of numbers is one sound; any other list is of items.
         several = isinstance(given, list) and not (given and isinstance(given[0], (int, float)))
-        items += [Shown(Modality(name), item) for item in (given if several else [given]) if item is not None]
+        for item in given if several else [given]:
+            if modality is Modality.IMAGE and (isinstance(item, Mapping) or is_embeddings(item)):
+                items += [Shown(modality, one) for one in given_of(item)]
+            elif isinstance(item, Mapping):
+                raise UnsupportedError(
+                    f"multi_modal_data: embeddings of {name} are not taken, give the item itself",
+                    param="multi_modal_data",
+                )
+            elif item is not None:
+                items.append(Shown(modality, item))
     return tuple(items)
 
 

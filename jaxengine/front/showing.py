@@ -15,6 +15,7 @@ from typing import Any
 from jaxengine.contract.media import MediaFacts, Modality, PromptMedia
 from jaxengine.errors import ConfigError, RequestError
 from jaxengine.media.access import MediaAccess
+from jaxengine.media.embeddings import Embeddings
 from jaxengine.media.fetch import Fetcher
 from jaxengine.media.items import Item, Picture, Shown, Video, digest_of
 from jaxengine.media.kept import KeptItems
@@ -55,7 +56,7 @@ class Showing:
         access = MediaAccess(
             folder=Path(folder) if folder else None, domains=frozenset(config.allowed_media_domains or ())
         )
-        self._reader = Reader(Fetcher(access), config.media_io_kwargs)
+        self._reader = Reader(Fetcher(access), config.media_io_kwargs, given_width=facts.given_width)
         self.kept = KeptItems(int(config.mm_processor_cache_gb * (1 << 30)))
         self._told = lru_cache(maxsize=16)(self._told_so)
 
@@ -130,7 +131,7 @@ class Showing:
             with _as_the_requests() if processor is not self.processor else nullcontext():
                 made = _made(item, processor)
             self.kept.keep(digest, made)
-        if len(made.patches) > self._facts.max_patches:
+        if not made.given and len(made.patches) > self._facts.max_patches:
             raise RequestError(
                 f"the {shown.modality} has {len(made.patches)} patches, and the encoder takes {self._facts.max_patches}: give a "
                 "smaller one, or start with larger shapes for it (max_pixels of --mm-processor-kwargs)",
@@ -169,7 +170,9 @@ def _written(kwargs: Mapping[str, Any]) -> str:
         ) from error
 
 
-def _made(item: Item, processor: Processor) -> Made:
+def _made(item: Item | Embeddings, processor: Processor) -> Made:
+    if isinstance(item, Embeddings):
+        return processor.embedded(item)
     if isinstance(item, Picture):
         return processor.image(item)
     if isinstance(item, Video):

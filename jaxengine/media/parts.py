@@ -9,12 +9,13 @@ from typing import Any
 
 from jaxengine.contract.media import Modality
 from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.media.embeddings import ALLOWED, EMBEDS, GRIDS, Given
 from jaxengine.media.items import Shown
 
 DETAILS = ("auto", "low", "high", "original")
 LOW_DETAIL = 512
 """The longest side of a picture of which little detail is asked."""
-EMBEDDINGS = ("image_embeds", "audio_embeds")
+EMBEDDINGS = ("audio_embeds", "prompt_embeds")
 
 
 def lift(messages: Any) -> tuple[Any, tuple[Shown, ...]]:
@@ -93,12 +94,25 @@ def _own(modality: Modality, *keys: str) -> Callable[[str, Mapping[str, Any]], S
     return read
 
 
+def _embeddings(where: str, part: Mapping[str, Any]) -> Shown:
+    """`{"type": "image_embeds", "image_embeds": file in base64}`, or a dict of such as Qwen's models need it."""
+    given = part.get(EMBEDS)
+    if isinstance(given, Mapping) and EMBEDS in given and not given.keys() - {EMBEDS, GRIDS}:
+        return Shown(Modality.IMAGE, Given(given[EMBEDS], given.get(GRIDS)))
+    if given is None or isinstance(given, Mapping):
+        raise RequestError(
+            f"a part of {where} needs {EMBEDS}, {ALLOWED}, or {{'{EMBEDS}': ..., '{GRIDS}': ...}}", param="messages"
+        )
+    return Shown(Modality.IMAGE, Given(given))
+
+
 PARTS: Mapping[str, Callable[[str, Mapping[str, Any]], Shown]] = {
     "image_url": _named(Modality.IMAGE, "image_url"),
     "input_image": _named(Modality.IMAGE, "image_url"),
     "video_url": _named(Modality.VIDEO, "video_url"),
     "audio_url": _named(Modality.AUDIO, "audio_url"),
     "input_audio": _data,
+    EMBEDS: _embeddings,
     "image_pil": _own(Modality.IMAGE, "image_pil"),
     "image": _own(Modality.IMAGE, "image", "url"),
     "video": _own(Modality.VIDEO, "video", "url"),

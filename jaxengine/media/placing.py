@@ -59,6 +59,7 @@ def placed(ids: Sequence[int], items: Sequence[Prepared], processor: Processor) 
                 places=places,
                 unplaced=item.made.unplaced,
                 mosaic=item.made.mosaic,
+                given=item.made.given,
             )
             for item, places in found
         ),

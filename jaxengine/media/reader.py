@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxengine.contract.media import Modality
+from jaxengine.media.embeddings import Embeddings, Given, embeddings_of
 from jaxengine.media.errors import MediaError
 from jaxengine.media.fetch import Fetcher
 from jaxengine.media.items import Item, Picture, Shown, Sound, Video, digest_of
@@ -26,16 +27,18 @@ class Reader:
     Args:
         fetcher: asked for what is named by a URL.
         io: `media_io_kwargs`.
+        given_width: numbers of each embedding that a prompt may give; 0: it may not.
     """
 
-    def __init__(self, fetcher: Fetcher, io: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, fetcher: Fetcher, io: Mapping[str, Mapping[str, Any]], *, given_width: int = 0) -> None:
         self._fetcher = fetcher
+        self._given_width = given_width
         self._decoding = threading.Semaphore(DECODERS)
         self._background = tuple(io.get("image", {}).get("rgba_background_color", WHITE))
         video = io.get("video", {})
         self._num_frames, self._fps = int(video.get("num_frames", NUM_FRAMES)), float(video.get("fps", -1))
 
-    def read(self, shown: Shown, *, rate: int | None = None) -> Item:
+    def read(self, shown: Shown, *, rate: int | None = None) -> Item | Embeddings:
         """The item; of a sound `rate` samples a second. At most `DECODERS` are decoded at once, for the memory they take.
 
         Raises:
@@ -45,7 +48,11 @@ class Reader:
         source = shown.source
         if isinstance(source, str):
             source = self._fetcher.fetch(source)
+        if isinstance(source, Given) and not self._given_width:
+            raise MediaError("You must set `--enable-mm-embeds` to input `image_embeds`")
         with self._decoding:
+            if isinstance(source, Given):
+                return embeddings_of(source, self._given_width)
             if shown.modality is Modality.IMAGE:
                 picture = self._picture(source)
                 return picture if shown.largest is None else within(picture, shown.largest)

@@ -49,6 +49,11 @@ class MediaConfig:
         False,
         "with a chat template that reads text alone: leave placeholders where the items are in a message, not before its text",
     )
+    enable_mm_embeds: bool = option(
+        False,
+        "take embeddings of pictures instead of pictures (image_embeds); only for those who are trusted: the model can be shown "
+        "anything at all by them",
+    )
     mm_processor_cache_gb: float = option(
         4.0, "GiB of prepared items that are kept for prompts that show them again; 0 keeps none", check=not_negative
     )

@@ -32,11 +32,12 @@ LEAST_SOUNDS = 2
 """One is read while the next one is encoded."""
 
 
-def plan_encoder(model: ModelPlan, limits: EngineLimits) -> MediaSpace | None:
+def plan_encoder(model: ModelPlan, limits: EngineLimits, *, takes_given: bool = False) -> MediaSpace | None:
     """Shapes of launches and the size of the pool; None for a model that takes texts only.
 
     Raises:
-        ConfigError: the tokens of an item see each other, and a step cannot take them all.
+        ConfigError: the tokens of an item see each other, and a step cannot take them all; or embeddings are to be given to a
+            model whose layers read what an encoder wrote.
     """
     traits = model.graph.media
     if traits is None:
@@ -45,6 +46,10 @@ def plan_encoder(model: ModelPlan, limits: EngineLimits) -> MediaSpace | None:
     largest = traits.config.num_embeddings(buckets[0].tokens, buckets[0].batch)
     embeddings = max(min(limits.max_model_len, POOL_EMBEDDINGS), largest)
     if traits.crossed is not None:
+        if takes_given:
+            raise ConfigError(
+                "enable_mm_embeds: this model has keys and values of sounds, and no embeddings to be given"
+            )
         embeddings = _sounds_read(traits.crossed, model, limits) * traits.crossed.places
     of_one = max(min(of.embeddings, largest) for of in model.items.values())
     if traits.sight and of_one > limits.max_num_batched_tokens:
@@ -57,6 +62,7 @@ def plan_encoder(model: ModelPlan, limits: EngineLimits) -> MediaSpace | None:
         buckets=buckets,
         num_pages=1 + -(-embeddings // PAGE_SIZE) + SPARE_PAGES,
         page_size=PAGE_SIZE,
+        takes_given=takes_given,
     )
 
 
@@ -107,6 +113,7 @@ def media_facts(space: MediaSpace | None) -> MediaFacts | None:
         sight=traits.sight,
         crosses=traits.crossed is not None,
         num_axes=traits.num_axes,
+        given_width=traits.width if space.takes_given else 0,
     )
 
 

@@ -302,6 +302,6 @@ def _space(prepared: Prepared, *, num_pages: int) -> ProgramSpace:
         num_snapshots=limits.num_snapshots,
         adapters=model.adapters,
         pipeline=model.pipeline,
-        media=plan_encoder(model, limits),
+        media=plan_encoder(model, limits, takes_given=config.media.enable_mm_embeds),
     )
     return with_host_blocks(space, config.cache)

@@ -34,9 +34,16 @@ SHAPES = (Bucket(16, 256),)
 class Front:
     """An intake for a model that sees, and its way in for pictures."""
 
-    def __init__(self, folder: Path, architecture: str = QWEN, *, max_model_len: int = 512, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, architecture: str = QWEN, *, max_model_len: int = 512, given: int = 0, **options: Any
+    ) -> None:
         facts = MediaFacts(
-            modalities=(Modality.IMAGE, Modality.VIDEO), buckets=SHAPES, num_pages=64, page_size=16, num_axes=3
+            modalities=(Modality.IMAGE, Modality.VIDEO),
+            buckets=SHAPES,
+            num_pages=64,
+            page_size=16,
+            num_axes=3,
+            given_width=given,
         )
         processor = ours(folder, architecture)
         self.showing = Showing(processor, facts, MediaConfig(**options), max_model_len=max_model_len)
@@ -142,6 +149,25 @@ def test_a_video_is_shown(front: Front) -> None:
     assert media.items[0].modality is Modality.VIDEO
 
 
+def test_embeddings_stand_where_their_picture_would(tmp_path: Path) -> None:
+    front = Front(tmp_path, given=8)
+    values, text = np.arange(80, dtype=np.float32).reshape(10, 8), f"{SHOW}a{SHOW}"
+    given = {"image_embeds": values, "image_grid_thw": np.array([[1, 4, 6], [1, 8, 2]])}
+    request, seen = (front.request(shows(of, text=text)) for of in (given, [picture(84, 56), picture(28, 112)]))
+    assert request.media is not None
+    assert seen.media is not None
+    assert request.prompt_token_ids == seen.prompt_token_ids
+    np.testing.assert_array_equal(request.media.axes, seen.media.axes)
+    first, second = request.media.items
+    assert first.given
+    np.testing.assert_array_equal(first.patches, values[:6])
+    np.testing.assert_array_equal(second.patches, values[6:])
+    with pytest.raises(
+        RequestError, match=r"6 embeddings need image_grid_thw.*in whole blocks of 2 x 2, 4 times as many"
+    ):
+        front.request(shows(values[:6]))
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "none": (shows(np.zeros((9, 9, 3), np.uint8), text="no"), "has 0 placeholder"),
     "more": (shows(np.zeros((9, 9, 3), np.uint8), text=SHOW * 2), r"has 2 placeholder\(s\) of image .* and 1 image"),
@@ -151,7 +177,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "word": (shows("cat.png"), "the URL of an item begins with 'cat.png'"),
     "file": (shows("file:///etc/passwd"), "start it with --allowed-local-media-path"),
     "kind": ({"prompt": "a", "multi_modal_data": {"images": 1}}, "modality 'images'.*Did you mean 'image'"),
-    "embeddings": ({"prompt": "a", "multi_modal_data": {"image": {"image_embeds": 1}}}, "embeddings of image are not"),
+    "embeddings": (shows(np.zeros((6, 8), np.float32)), "must set `--enable-mm-embeds`"),
+    "embeddings of sound": ({"prompt": "a", "multi_modal_data": {"audio": {"audio_embeds": 1}}}, "of audio are not"),
     "sound": ({"prompt": "a", "multi_modal_data": {"audio": [0.0]}}, r"At most 0 audio\(s\) may be provided"),
     "data": ({"prompt": "a", "multi_modal_data": 3}, "multi_modal_data must be such as"),
     "kwargs": (shows(picture(9, 9), mm_processor_kwargs={"pixels": 3}), "has a key 'pixels'"),

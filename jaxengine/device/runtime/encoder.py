@@ -14,7 +14,7 @@ from jaxengine.contract.batch import Int32s
 from jaxengine.contract.media import Encoding, ToEncode
 from jaxengine.device.models.towers.places import ItemGrid, Places, padded
 from jaxengine.device.models.towers.step import TowerStep
-from jaxengine.device.runtime.encoder_programs import EncoderRoom, encoder_stages
+from jaxengine.device.runtime.encoder_programs import GIVEN_NAME, GIVEN_PER_LAUNCH, EncoderRoom, encoder_stages
 from jaxengine.device.runtime.space import MediaSpace, ProgramSpace
 from jaxengine.device.runtime.transfer import put
 
@@ -59,6 +59,10 @@ class Encoder:
         media = self._space.media
         if media is None:
             raise RuntimeError(f"the model has no encoder for {len(encoding.items)} items")
+        if encoding.bucket is None:
+            for one in encoding.items:
+                self._write(one.item.patches, _targets(one, media.page_size), call)
+            return
         if encoding.bucket not in media.buckets:
             raise ValueError(
                 f"no encoder was planned for {encoding.bucket}; there are {', '.join(map(str, media.buckets))}"
@@ -72,6 +76,21 @@ class Encoder:
         for bucket in () if media is None else media.buckets:
             assert media is not None
             self._run(bucket, *empty_launch(media, EncoderRoom.of(media, bucket)), call, once=True)
+        if media is not None and media.takes_given:
+            self._write(np.zeros((1, media.traits.width), np.float32), np.array([-1], np.int32), call)
+
+    def _write(self, embeddings: NDArray[np.float32], targets: Int32s, call: Call) -> None:
+        """Embeddings that are given, to the rows `targets` of the pool; those of -1 go nowhere."""
+        assert self._space.media is not None
+        nowhere = self._space.media.num_pages * self._space.media.page_size
+        for first in range(0, len(targets), GIVEN_PER_LAUNCH):
+            these = slice(first, first + GIVEN_PER_LAUNCH)
+            to = np.full(GIVEN_PER_LAUNCH, nowhere, np.int32)
+            rows = np.zeros((GIVEN_PER_LAUNCH, embeddings.shape[1]), np.float32)
+            to[: len(targets[these])] = np.where(targets[these] < 0, nowhere, targets[these])
+            rows[: len(embeddings[these])] = embeddings[these]
+            given = (put(values, self._space.replicated) for values in (rows, to))
+            self._pool.array = call(GIVEN_NAME, self._pool.array, *given)
 
     def _run(
         self,
@@ -118,6 +137,7 @@ def launch_of(
         ValueError: the items do not fit.
     """
     items, bucket = encoding.items, encoding.bucket
+    assert bucket is not None
     grids = [ItemGrid(*one.item.grid, one.item.mosaic) for one in items]
     for one, grid in zip(items, grids, strict=True):
         if one.item.patches.shape != (grid.patches, media.traits.config.patch_values):

@@ -33,6 +33,8 @@ from xla_cache import Program
 
 HEAVY = 1e6
 """As of the forward pass: what holds layers is compiled first."""
+GIVEN_NAME, GIVEN_PER_LAUNCH = "write embeddings", 256
+"""The program that writes embeddings which prompts give, `(pool, embeddings [256, W], targets [256]) -> pool`."""
 Arrays = Sequence[jax.Array]
 
 
@@ -123,13 +125,16 @@ def encoder_names(space: ProgramSpace) -> list[str]:
     """The names of `encoder_programs`."""
     if space.media is None:
         return []
-    return [stage.program_name(bucket) for bucket in space.media.buckets for stage in first_stages(space)]
+    names = [stage.program_name(bucket) for bucket in space.media.buckets for stage in first_stages(space)]
+    return [*names, GIVEN_NAME] if space.media.takes_given else names
 
 
 def encoder_programs(space: ProgramSpace) -> list[Program]:
-    """Those of all shapes; none of a model that neither sees nor hears."""
-    buckets = () if space.media is None else space.media.buckets
-    return [program for bucket in buckets for program in programs_of(space, bucket)]
+    """Those of all shapes, and what writes embeddings that are given; none of a model that neither sees nor hears."""
+    if space.media is None:
+        return []
+    programs = [program for bucket in space.media.buckets for program in programs_of(space, bucket)]
+    return [*programs, _write_given(space)] if space.media.takes_given else programs
 
 
 def programs_of(space: ProgramSpace, bucket: Bucket) -> list[Program]:
@@ -180,6 +185,18 @@ def _program(space: ProgramSpace, media: MediaSpace, bucket: Bucket, stage: Enco
         nodes=nodes,
         places=bucket.tokens,
     )
+
+
+def _write_given(space: ProgramSpace) -> Program:
+    def run(pool: jax.Array, embeddings: jax.Array, targets: jax.Array) -> jax.Array:
+        return space.pool_placed(pool.at[targets].set(embeddings.astype(pool.dtype), mode="drop"))
+
+    pool = space.embeddings
+    assert pool is not None
+    embeddings = space.replicated_struct((GIVEN_PER_LAUNCH, pool.shape[1]), jnp.float32)
+    targets = space.replicated_struct((GIVEN_PER_LAUNCH,), jnp.int32)
+    given = (pool, embeddings, targets)
+    return space.program(GIVEN_NAME, run, given, kind=ProgramKind.WRITE, donate=(0,), facts={})
 
 
 def _tower(space: ProgramSpace, stage: EncoderStage, arrays: Arrays) -> Tower:

@@ -95,12 +95,13 @@ class DraftSpace:
 @dataclass(frozen=True, kw_only=True)
 class MediaSpace:
     """What a model that sees or hears has for it: the shapes of its encoder's launches, in rows and patches, the largest first,
-    and a pool of `num_pages` pages of `page_size` embeddings."""
+    and a pool of `num_pages` pages of `page_size` embeddings. Prompts may give embeddings themselves where it `takes_given`."""
 
     traits: MediaTraits
     buckets: tuple[Bucket, ...]
     num_pages: int
     page_size: int
+    takes_given: bool = False
 
     @property
     def of_step(self) -> StepMedia:

@@ -127,12 +127,18 @@ class Encoders:
             del self._queue[pooled]
             pooled.item = None
             pooled.request_ids.clear()
-        encodings = []
-        for bucket, numbers in cut([each.item for each in chosen], self.facts.buckets):
-            self._number += 1
-            encodings.append(Encoding(self._number, bucket, tuple(chosen[number] for number in numbers)))
-            self._count(encodings[-1])
-        return tuple(encodings), tuple(request_ids)
+        launches: list[tuple[Bucket | None, list[ToEncode]]] = []
+        seen = [one for one in chosen if not one.item.given]
+        for bucket, numbers in cut([one.item for one in seen], self.facts.buckets):
+            launches.append((bucket, [seen[number] for number in numbers]))
+            self._count(bucket, sum(len(one.item.patches) for one in launches[-1][1]))
+        if given := [one for one in chosen if one.item.given]:
+            launches.append((None, given))
+        encodings = tuple(
+            Encoding(number, bucket, tuple(items)) for number, (bucket, items) in enumerate(launches, self._number + 1)
+        )
+        self._number += len(launches)
+        return encodings, tuple(request_ids)
 
     def forget(self) -> None:
         """What was encoded is worth nothing any more; nothing may run."""
@@ -149,7 +155,7 @@ class Encoders:
 
     def _check_item(self, item: MediaItem, longest_run: int) -> None:
         patches, rows = len(item.patches), item.num_rows
-        if bucket_for(rows, patches, self.facts.buckets) is None:
+        if not item.given and bucket_for(rows, patches, self.facts.buckets) is None:
             largest = " or ".join(f"{each.tokens} patches of {each.batch} frames" for each in self.facts.buckets[:1])
             raise RequestError(
                 f"the {item.modality} has {patches} patches in {rows} frames, and the encoder takes {largest} at once; "
@@ -168,9 +174,6 @@ class Encoders:
         if self.pool.drop(pooled):
             self._queue.pop(pooled, None)
 
-    def _count(self, encoding: Encoding) -> None:
-        had = self._shapes.get(encoding.bucket, ShapeCount())
-        patches = encoding.num_patches
-        self._shapes[encoding.bucket] = ShapeCount(
-            had.steps + 1, had.tokens + patches, had.padded_tokens + encoding.bucket.tokens
-        )
+    def _count(self, bucket: Bucket, patches: int) -> None:
+        had = self._shapes.get(bucket, ShapeCount())
+        self._shapes[bucket] = ShapeCount(had.steps + 1, had.tokens + patches, had.padded_tokens + bucket.tokens)

@@ -6,9 +6,11 @@ from typing import ClassVar
 
 from jaxengine.contract.media import Modality
 from jaxengine.errors import ConfigError
+from jaxengine.media.embeddings import Embeddings
+from jaxengine.media.errors import MediaError
 from jaxengine.media.items import Picture
 from jaxengine.media.processors.pixels import BILINEAR, Colours, resized, square_side
-from jaxengine.media.processors.processor import Made, Most, Processor, Settings, taking
+from jaxengine.media.processors.processor import Made, Most, Processor, Settings, given, taking
 
 
 class Gemma3Processor(Processor):
@@ -32,6 +34,11 @@ class Gemma3Processor(Processor):
 
     def most(self, modality: Modality) -> Most:
         return Most(patches=(self.side // self.patch) ** 2, embeddings=self.count)
+
+    def embedded(self, embeddings: Embeddings) -> Made:
+        if len(embeddings.values) != self.count:
+            raise MediaError(f"a picture of this model has {self.count} embeddings, got {len(embeddings.values)}")
+        return given(embeddings, [self.begin, *[self.token] * self.count, self.end], self.token)
 
     def image(self, picture: Picture) -> Made:
         square = resized(picture.pixels, self.side, self.side, self.resample)

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxengine.contract.media import Modality
 from jaxengine.errors import ConfigError
+from jaxengine.media.embeddings import Embeddings
 from jaxengine.media.items import Picture
 from jaxengine.media.processors.pixels import (
     BICUBIC,
@@ -18,7 +19,7 @@ from jaxengine.media.processors.pixels import (
     shortest_edge,
     square_side,
 )
-from jaxengine.media.processors.processor import Made, Most, Processor, Settings, repeated
+from jaxengine.media.processors.processor import Made, Most, Processor, Settings, given, repeated
 
 
 class LlavaProcessor(Processor):
@@ -51,6 +52,9 @@ class LlavaProcessor(Processor):
     def most(self, modality: Modality) -> Most:
         patches = (self.side // self.patch) ** 2
         return Most(patches=patches, embeddings=patches)
+
+    def embedded(self, embeddings: Embeddings) -> Made:
+        return given(embeddings, [self.token] * len(embeddings.values), self.token)
 
     def image(self, picture: Picture) -> Made:
         pixels = padded_to_square(picture.pixels, self.background) if self.pads else picture.pixels

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from jaxengine.contract.media import Floats, Int32s, Modality, Mosaic
 from jaxengine.errors import CheckpointError, ConfigError, UnsupportedError, nearest
+from jaxengine.media.embeddings import Embeddings
 from jaxengine.media.items import Picture, Sound, Video
 
 Bools = NDArray[np.bool_]
@@ -35,7 +36,8 @@ class Made:
 
     `patches [n, P]` and `grid` as those of `MediaItem`. The ids `tokens` stand in the prompt for its placeholder; those that are
     True in `embeds` take its embeddings, in order. Frames of a video are `interval` apart in positions that count time.
-    `unplaced` embeddings stand nowhere in the prompt, `mosaic` is how tiles lie (`MediaItem`).
+    `unplaced` embeddings stand nowhere in the prompt, `mosaic` is how tiles lie, `given` says that `patches` are embeddings
+    (`MediaItem`).
     """
 
     patches: Floats
@@ -45,6 +47,7 @@ class Made:
     interval: float = 1.0
     unplaced: int = 0
     mosaic: Mosaic | None = None
+    given: bool = False
 
     @property
     def num_embeddings(self) -> int:
@@ -147,6 +150,14 @@ class Processor:
         """
         raise UnsupportedError("this model takes no pictures")
 
+    def embedded(self, embeddings: Embeddings) -> Made:
+        """Place embeddings that are given instead of a picture.
+
+        Raises:
+            MediaError: they are not as many as a picture of this model has.
+        """
+        raise UnsupportedError("this model's family takes no embeddings (image_embeds); give the picture itself")
+
     def video(self, video: Video) -> Made:
         """Prepare a video.
 
@@ -201,6 +212,13 @@ def with_kwargs(settings: Settings, knobs: frozenset[str], kwargs: Mapping[str, 
             for modality, said in settings.of.items()
         },
     )
+
+
+def given(embeddings: Embeddings, ids: Sequence[int], token: int, *, grid: tuple[int, int, int] | None = None) -> Made:
+    """Embeddings that stand at the `token`s of `ids`."""
+    tokens, embeds = taking(ids, token)
+    values = embeddings.values
+    return Made(patches=values, grid=grid or (1, 1, len(values)), tokens=tokens, embeds=embeds, given=True)
 
 
 def repeated(token: int, count: int) -> tuple[Int32s, Bools]:

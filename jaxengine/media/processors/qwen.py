@@ -10,11 +10,12 @@ import numpy as np
 
 from jaxengine.contract.media import Int32s, Modality
 from jaxengine.errors import ConfigError
+from jaxengine.media.embeddings import Embeddings
 from jaxengine.media.errors import MediaError
 from jaxengine.media.items import Picture, Video
 from jaxengine.media.processors.axes import three_axes
 from jaxengine.media.processors.pixels import BICUBIC, CLIP_MEAN, CLIP_STD, HALF, Colours, Pixels, resized
-from jaxengine.media.processors.processor import Made, Most, Processor, Settings, repeated, taking
+from jaxengine.media.processors.processor import Made, Most, Processor, Settings, given, repeated, taking
 from jaxengine.media.video import NUM_FRAMES
 
 MOST_ELONGATED = 200
@@ -59,6 +60,20 @@ class QwenProcessor(Processor):
         pixels = self._resized(picture.pixels, *size, Modality.IMAGE)
         frame = np.broadcast_to(pixels, (self.frames, *pixels.shape))
         return self._made(frame, Modality.IMAGE, self.image_token)
+
+    def embedded(self, embeddings: Embeddings) -> Made:
+        grid, count = embeddings.grid, len(embeddings.values)
+        if (
+            grid is None
+            or grid[0] != 1
+            or math.prod(grid) != count * self.merge**2
+            or any(n % self.merge for n in grid[1:])
+        ):
+            raise MediaError(
+                f"{count} embeddings need image_grid_thw, [1, rows, columns] of their picture's patches in whole blocks of "
+                f"{self.merge} x {self.merge}, {self.merge**2} times as many; got {None if grid is None else list(grid)}"
+            )
+        return given(embeddings, [self.image_token] * count, self.image_token, grid=grid)
 
     def axes(self, length: int, shown: Sequence[tuple[Made, Int32s]]) -> tuple[Int32s, int]:
         return three_axes(length, shown, merge=self.merge)

@@ -11,9 +11,10 @@ import numpy as np
 
 from jaxengine.contract.media import Modality
 from jaxengine.errors import ConfigError
+from jaxengine.media.embeddings import Embeddings
 from jaxengine.media.items import Picture
 from jaxengine.media.processors.pixels import BICUBIC, BILINEAR, CLIP_MEAN, CLIP_STD, LANCZOS, Colours, Pixels, resized
-from jaxengine.media.processors.processor import Made, Most, Processor, Settings, taking
+from jaxengine.media.processors.processor import Made, Most, Processor, Settings, given, taking
 
 MOST_SIDE = 4096
 """Of a picture of SmolVLM, in pixels."""
@@ -150,6 +151,10 @@ class InternVlProcessor(TiledProcessor):
         self.most_tiles = self.most_cut + 1 if self.most_cut > 1 else 1
         self.resample = int(said.get("resample", BICUBIC))
         self.colours = Colours.read(said, mean=CLIP_MEAN, std=CLIP_STD)
+
+    def embedded(self, embeddings: Embeddings) -> Made:
+        ids = [*self.ids("<img>"), *[self.token] * len(embeddings.values), *self.ids("</img>")]
+        return given(embeddings, ids, self.token)
 
     def image(self, picture: Picture) -> Made:
         side = self.side

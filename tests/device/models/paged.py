@@ -264,9 +264,15 @@ def _programs(
         adapters=adapters,
         media=None
         if graph.media is None
-        else MediaSpace(traits=graph.media, buckets=encoders, num_pages=EMBEDDING_PAGES, page_size=EMBEDDING_PAGE),
+        else MediaSpace(
+            traits=graph.media,
+            buckets=encoders,
+            num_pages=EMBEDDING_PAGES,
+            page_size=EMBEDDING_PAGE,
+            takes_given=graph.media.crossed is None,
+        ),
     )
-    needed = ("forward", "encode", "write settings", "write adapters", f"sample {KEPT} full")
+    needed = ("forward", "encode", "write embeddings", "write settings", "write adapters", f"sample {KEPT} full")
     context = {
         **environment("cpu"),
         **device_fingerprint(jax.devices()[:devices]),

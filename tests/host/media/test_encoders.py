@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.media import Encoding
+from jaxengine.contract.media import Encoding, PromptMedia
 from jaxengine.errors import ConfigError, RequestError
+from jaxengine.host.media.encoders import Encoders
 from tests.harness import Rig, make_request
 from tests.media_items import hearing, make_facts, make_item, showing
 
@@ -116,6 +117,17 @@ def test_items_of_one_step_share_a_launch() -> None:
     rig.run()
     assert [(launch.bucket, len(launch.items)) for launch in launches] == [(Bucket(2, 4), 2)]
     assert rig.scheduler.stats.encoders.shapes[Bucket(2, 4)].padded_tokens == 8
+
+
+def test_embeddings_that_are_given_are_written_and_not_encoded() -> None:
+    encoders = Encoders(make_facts(80), budget=100)
+    media = PromptMedia(items=(make_item("cat", range(3)), replace(make_item("dog", range(3, 90)), given=True)))
+    encoders.check_fits(media, longest_run=8)
+    assert encoders.take(encoders.shown(media, "a", None), 0)
+    (seen, given), ids = encoders.launch()
+    assert (seen.bucket, given.bucket, given.number, ids) == (Bucket(2, 4), None, 2, ("a",))
+    assert [one.item.given for one in given.items] == [True]
+    assert sum(count.steps for count in encoders.stats.shapes.values()) == 1
 
 
 def test_a_full_pool_lets_text_pass_and_no_other_picture() -> None:

@@ -62,6 +62,10 @@ class SeeingModel(PagedModel):
             self.runner.encode(Encoding(self._encodings, bucket, tuple(taken)))
         return shown
 
+    def pool(self) -> np.ndarray:
+        """The embeddings on the device."""
+        return np.asarray(self.runner._encoder._pool.array)
+
 
 def fits(bucket: Bucket, items: Sequence[MediaItem]) -> bool:
     patches, rows = sum(len(item.patches) for item in items), sum(item.grid[0] for item in items)

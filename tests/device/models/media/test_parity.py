@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 
+from jaxengine.contract.media import Encoding, MediaItem, Modality, ToEncode
 from tests.device.models.media.cases import CASES, NUM_GREEDY, Fixture
 from tests.device.models.media.seeing import SeeingModel
+from tests.device.models.paged import EMBEDDING_PAGE
 from tests.quick import slow_but
 
 CHUNK = 5
 MAX_ERROR = 1e-4
 """Largest error of a log probability in float32, as a share of the logits' standard deviation."""
-SOME = slow_but(CASES, {"qwen3-vl"}, often=CASES.keys() - {"gemma4", "pixtral"})
+SOME = slow_but(CASES, {"qwen3-vl"}, often=CASES.keys() - {"gemma4", "pixtral", "idefics3"})
 """One of several axes and levels: the others are slow tests, and rare those whose parts others have."""
 
 
@@ -54,6 +58,25 @@ def test_two_devices_equal_one(case):
     model = SeeingModel(fixture, devices=2)
     found = model.logprobs(fixture.ids, seq=CHUNK, media=model.show(fixture.prompts))
     assert worst_error(found, fixture) < MAX_ERROR
+
+
+def test_embeddings_that_are_given_do_what_their_picture_does():
+    fixture = Fixture.load("llava")
+    model = SeeingModel(fixture)
+    [prompt, *_] = fixture.prompts
+    [shown] = model.show([prompt])
+    assert shown is not None
+    expected = model.logprobs([prompt.ids], seq=CHUNK, media=[shown])
+    values = model.pool()[shown.embeddings]
+    model.show(fixture.prompts[1:])
+    item = MediaItem(
+        digest=bytes(32), modality=Modality.IMAGE, patches=values, grid=(1, 1, 1), places=shown.places, given=True
+    )
+    pages = np.arange(-(-len(values) // EMBEDDING_PAGE), dtype=np.int32)[::-1]
+    model.runner.encode(Encoding(9, None, (ToEncode(item, pages),)))
+    rows = (pages[:, None] * EMBEDDING_PAGE + np.arange(EMBEDDING_PAGE)).ravel()[: len(values)]
+    media = [replace(shown, embeddings=rows.astype(np.int32))]
+    np.testing.assert_array_equal(model.logprobs([prompt.ids], seq=CHUNK, media=media)[0], expected[0])
 
 
 def test_another_picture_is_another_answer():
