@@ -90,12 +90,12 @@ def embeddings_of(given: Given, width: int) -> Embeddings:
         values = np.ascontiguousarray(values, np.float32)
     if not np.isfinite(values).all():
         raise MediaError("embeddings must be finite numbers")
-    grid = None if given.grid is None else _grids(given.grid)
-    if grid is not None and len(grid) != 1:
-        raise MediaError(f"{GRIDS} is of one picture here, got {len(grid)}")
-    grid = None if grid is None else tuple(grid[0].tolist())
+    grids = None if given.grid is None else _grids(given.grid)
+    if grids is not None and len(grids) != 1:
+        raise MediaError(f"{GRIDS} is of one picture here, got {len(grids)}")
+    grid = None if grids is None else tuple(grids[0].tolist())
     digest = digest_of("embeddings", np.asarray(values.shape).tobytes(), values.data.cast("B"), repr(grid).encode())
-    return Embeddings(values, grid, digest)  # type: ignore[arg-type]
+    return Embeddings(values, grid, digest)
 
 
 def _grids(source: Any) -> NDArray[np.int64]:

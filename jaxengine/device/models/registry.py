@@ -52,6 +52,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "GraniteMoeHybridForCausalLM": "jaxengine.device.models.families.granite_hybrid:GraniteMoeHybridForCausalLM",
     "HunYuanDenseV1ForCausalLM": "jaxengine.device.models.families.hunyuan:HunYuanDenseV1ForCausalLM",
     "HunYuanMoEV1ForCausalLM": "jaxengine.device.models.families.hunyuan:HunYuanMoEV1ForCausalLM",
+    "Idefics3ForConditionalGeneration": "jaxengine.device.models.families.idefics3:Idefics3ForConditionalGeneration",
     "InternLM3ForCausalLM": "jaxengine.device.models.families.internlm3:InternLM3ForCausalLM",
     "InternVLForConditionalGeneration": "jaxengine.device.models.families.internvl:InternVLForConditionalGeneration",
     "JambaForCausalLM": "jaxengine.device.models.families.jamba:JambaForCausalLM",

@@ -14,6 +14,7 @@ from jaxengine.media.processors.processor import Made, Most, Processor, Settings
 PROCESSORS: Mapping[str, tuple[str, str]] = {
     "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3Processor"),
     "Gemma4ForConditionalGeneration": ("gemma4", "Gemma4Processor"),
+    "Idefics3ForConditionalGeneration": ("tiles", "SmolVlmProcessor"),
     "InternVLForConditionalGeneration": ("tiles", "InternVlProcessor"),
     "Llama4ForConditionalGeneration": ("tiles", "Llama4Processor"),
     "LlavaOnevisionForConditionalGeneration": ("onevision", "OneVisionProcessor"),

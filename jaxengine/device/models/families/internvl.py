@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.language_part import language_section, tower_section
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
 from jaxengine.device.models.families.qwen2 import Qwen2ForCausalLM
-from jaxengine.device.models.shared.seeing import Seeing, seeing_rules
+from jaxengine.device.models.shared.seeing import Seeing, language_and_tower, seeing_rules
 from jaxengine.device.models.towers.internvl import InternVlTower
 
 
@@ -29,13 +27,11 @@ class InternVLForConditionalGeneration(Seeing, Qwen2ForCausalLM):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        section = language_section(reader, Qwen2ForCausalLM.IGNORED)
-        section.choice("model_type", "qwen2", ("qwen2",))
-        text = Qwen2ForCausalLM.read_config(section)
-        tower = InternVlTower.read_config(
-            tower_section(reader, InternVlTower.IGNORED),
-            out_size=text.hidden_size,
+        return language_and_tower(
+            reader,
+            Qwen2ForCausalLM,
+            InternVlTower,
+            "qwen2",
             merge=round(1 / reader.optional("downsample_ratio", 0.5, float)),
             projector_activation=reader.choice("projector_hidden_act", "gelu", ACTIVATIONS),
         )
-        return replace(text, tower=tower)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.language_part import language_section, tower_section
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
 from jaxengine.device.models.families.llama import LlamaForCausalLM
-from jaxengine.device.models.shared.seeing import Seeing, seeing_rules
+from jaxengine.device.models.shared.seeing import Seeing, language_and_tower, seeing_rules
 from jaxengine.device.models.towers.clip import ClipTower
 
 LLAMA = {"hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32, "num_attention_heads": 32}
@@ -36,13 +34,12 @@ class LlavaForConditionalGeneration(Seeing, LlamaForCausalLM):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        section = language_section(reader, LlamaForCausalLM.IGNORED, LLAMA)
-        section.choice("model_type", "llama", ("llama",))
-        text = LlamaForCausalLM.read_config(section)
-        tower = ClipTower.read_config(
-            tower_section(reader, ClipTower.IGNORED),
-            out_size=text.hidden_size,
+        return language_and_tower(
+            reader,
+            LlamaForCausalLM,
+            ClipTower,
+            "llama",
+            defaults=LLAMA,
             layer=reader.optional("vision_feature_layer", -2, int),
             projector_activation=reader.choice("projector_hidden_act", "gelu", ACTIVATIONS),
         )
-        return replace(text, tower=tower)

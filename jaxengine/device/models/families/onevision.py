@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.language_part import language_section, tower_section
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
 from jaxengine.device.models.families.qwen2 import Qwen2ForCausalLM
-from jaxengine.device.models.shared.seeing import Seeing, seeing_rules
+from jaxengine.device.models.shared.seeing import Seeing, language_and_tower, seeing_rules
 from jaxengine.device.models.towers.onevision import OneVisionTower
 
 
@@ -35,13 +33,11 @@ class LlavaOnevisionForConditionalGeneration(Seeing, Qwen2ForCausalLM):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        section = language_section(reader, Qwen2ForCausalLM.IGNORED)
-        section.choice("model_type", "qwen2", ("qwen2",))
-        text = Qwen2ForCausalLM.read_config(section)
-        tower = OneVisionTower.read_config(
-            tower_section(reader, OneVisionTower.IGNORED),
-            out_size=text.hidden_size,
+        return language_and_tower(
+            reader,
+            Qwen2ForCausalLM,
+            OneVisionTower,
+            "qwen2",
             layer=reader.optional("vision_feature_layer", -1, int),
             projector_activation=reader.choice("projector_hidden_act", "gelu", ACTIVATIONS),
         )
-        return replace(text, tower=tower)

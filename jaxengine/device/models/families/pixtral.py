@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.language_part import language_section, tower_section
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
 from jaxengine.device.models.families.mistral import MistralForCausalLM
-from jaxengine.device.models.shared.seeing import Seeing, seeing_rules
+from jaxengine.device.models.shared.seeing import Seeing, language_and_tower, seeing_rules
 from jaxengine.device.models.towers.pixtral import PixtralTower
 
 MISTRAL = {"hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32, "num_attention_heads": 32}
@@ -36,14 +34,13 @@ class PixtralLlavaForConditionalGeneration(Seeing, MistralForCausalLM):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        section = language_section(reader, MistralForCausalLM.IGNORED, MISTRAL)
-        section.choice("model_type", "mistral", ("mistral",))
-        text = MistralForCausalLM.read_config(section)
-        tower = PixtralTower.read_config(
-            tower_section(reader, PixtralTower.IGNORED),
-            out_size=text.hidden_size,
+        return language_and_tower(
+            reader,
+            MistralForCausalLM,
+            PixtralTower,
+            "mistral",
+            defaults=MISTRAL,
             merge=None,
             projector_activation=reader.choice("projector_hidden_act", "gelu", ACTIVATIONS),
             projector_bias=reader.optional("multimodal_projector_bias", True, bool),
         )
-        return replace(text, tower=tower)

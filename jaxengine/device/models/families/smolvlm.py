@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.language_part import language_section, tower_section
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
 from jaxengine.device.models.families.llama import LlamaForCausalLM
-from jaxengine.device.models.shared.seeing import Seeing, seeing_rules
+from jaxengine.device.models.shared.seeing import Seeing, language_and_tower, seeing_rules
 from jaxengine.device.models.towers.siglip import SmolVlmTower
 from jaxengine.device.weights.rules import renamed
 
@@ -42,15 +40,17 @@ class SmolVLMForConditionalGeneration(Seeing, LlamaForCausalLM):
     IGNORED: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
         ("image_token_id", "image_seq_len", "_pad_token_id"), Ignored("read where prompts are taken in")
     )
+    LANGUAGE: ClassVar[Mapping[str, float] | None] = None
+    """What transformers documents of the Llama in it, where its configuration does not say it."""
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        section = language_section(reader, {**LlamaForCausalLM.IGNORED, **OLDER})
-        section.choice("model_type", "llama", ("llama",))
-        text = LlamaForCausalLM.read_config(section)
-        tower = SmolVlmTower.read_config(
-            tower_section(reader, {**SmolVlmTower.IGNORED, **VISION}),
-            out_size=text.hidden_size,
+        return language_and_tower(
+            reader,
+            LlamaForCausalLM,
+            SmolVlmTower,
+            "llama",
+            defaults=cls.LANGUAGE,
+            beside=(OLDER, VISION),
             merge=reader.optional_size("scale_factor", 2),
         )
-        return replace(text, tower=tower)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,13 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.schemes.by_path import TOWER as TOWER_PREFIX
 from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig
-from jaxengine.device.models.config.language_part import language_rules
+from jaxengine.device.models.config.hf import ConfigReader
+from jaxengine.device.models.config.ignored import Ignored
+from jaxengine.device.models.config.language_part import language_rules, language_section, tower_section
+from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
 from jaxengine.device.models.interface import MediaTraits
 from jaxengine.device.models.shared.decoder import Decoder
+from jaxengine.device.models.shared.rotary_decoder import RotaryDecoder
 from jaxengine.device.models.towers.tower import Tower
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Made, Rule, Transform
 
@@ -66,6 +70,34 @@ class Seeing(Decoder):
         """`embed_tokens` of a step whose places may show something."""
         x, shared = self.embed_tokens(tokens, positions)
         return jnp.where(seen.here[:, None], seen.rows[:, : x.shape[1]].astype(x.dtype), x), shared
+
+
+def language_and_tower(
+    reader: ConfigReader,
+    language: type[RotaryDecoder],
+    tower: Any,
+    kind: str,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    beside: tuple[Mapping[str, Ignored], Mapping[str, Ignored]] = ({}, {}),
+    **said: Any,
+) -> RotaryDecoderConfig:
+    """The configuration of a model whose file has a section for each of both.
+
+    Args:
+        reader: of the whole file.
+        language: the family of the language model, whose `model_type` is `kind`.
+        tower: the class of what encodes pictures, which is given what the whole file has `said` of it.
+        defaults: of the language model's section, where transformers documents others than its family's.
+        beside: keys of both sections that may be left unread beside those of their classes.
+    """
+    of_language, of_tower = beside
+    section = language_section(reader, {**language.IGNORED, **of_language}, defaults)
+    section.choice("model_type", kind, (kind,))
+    text = language.read_config(section)
+    assert isinstance(text, RotaryDecoderConfig)
+    seen = tower.read_config(tower_section(reader, {**tower.IGNORED, **of_tower}), out_size=text.hidden_size, **said)
+    return replace(text, tower=seen)
 
 
 def seeing_rules(text: Sequence[Rule | Ignore], tower: Sequence[Rule | Ignore]) -> tuple[Rule | Ignore, ...]:

@@ -298,6 +298,18 @@ CASES: Mapping[str, Case] = {
         block=4,
         patch=8,
     ),
+    "idefics3": Case(
+        "Idefics3ForConditionalGeneration",
+        {
+            "text_config": {"model_type": "llama", **TEXT},
+            "vision_config": {**VIT, "image_size": 64, "patch_size": 8},
+            "scale_factor": 2,
+            "image_token_id": PICTURE,
+        },
+        [[(1, 8, 8), (2, 8, 8)], [(1, 8, 8)], []],
+        block=4,
+        patch=8,
+    ),
     "internvl": Case(
         "InternVLForConditionalGeneration",
         {

@@ -93,7 +93,7 @@ def given(case: Case, pictures: Sequence[tuple[int, int, int]]) -> dict[str, Any
         sizes = torch.tensor([case.mosaics[grid][0] for grid in pictures])
         return {"pixel_values": torch.tensor(tiles), "image_sizes": sizes}
     values = torch.tensor(np.stack(frames))
-    return {"pixel_values": values[None] if case.architecture.startswith("SmolVLM") else values}
+    return {"pixel_values": values[None] if case.architecture.startswith(("SmolVLM", "Idefics3")) else values}
 
 
 def in_rows(
