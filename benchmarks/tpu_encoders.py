@@ -201,7 +201,7 @@ def _figures(
         "flops_per_cycle": chip.matrix_flops / chip.clock_hz,
     }
 
-    def operands(kernel: str, shapes: Sequence[tuple[int, ...]]) -> Mapping[int, Sequence[int]]:
+    def operands(kernel: str, before: int, shapes: Sequence[tuple[int, ...]]) -> Mapping[int, Sequence[int]]:
         if kernel == "write_kv":  # slots of pages that follow each other; what fills up the last run goes to the sink
             return {0: [BEHIND_SINK + at if at < written else 0 for at in range(shapes[0][0])]}
         return dict(enumerate(scalars)) if kernel == "row_attention" else {}

@@ -39,10 +39,15 @@ compiling and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). Wha
 At 256x1 34c190a has the first two changes of its round already, which took 1 to 2%. Four layers of 64x1 on v6e-1 less two: 542.
 
 `--schedules` runs the final schedules of all instructions instead (`xla_cache/schedules` says how, and what it assumes), for
-chips of one core and decoders of full attention: a full step, of rows that decode at `--context` positions or of one prompt from
-its beginning. `schedule.cycles` has attention in it, which neither estimate nor bound has; `attention_bound` is the least that
-it takes, `reading` all bytes that are moved, at the published bandwidth, and `schedule.share` both bounds over the larger one of
-cycles and reading. What devices send each other is listed under `sent`, and is in no figure.
+devices of one core and decoders of attention, to all positions, a window or latent vectors, of delta rules and of experts: a full
+step, of rows that decode at `--context` positions or of one prompt from its beginning. `schedule.cycles` has attention and
+recurrences in it, which neither estimate nor bound has; `mixing_bound` is the least that they take, `reading` all bytes that are
+moved, at the published bandwidth, and `schedule.share` both bounds over the larger one of cycles and reading. Tokens go evenly to
+experts.
+
+What devices send each other is under `schedule.sent`, and is in no other figure: each collective of the program with the bytes of
+its whole array, whether it is started and waited for apart (`asynchronous`), and thousands of cycles of all at the links' nominal
+rate as `jaxengine/tools/plan_links.py` takes them along the axes of the slice, of which so many are `hidden` behind computing.
 
     python -m benchmarks.tpu_steps --config CONFIG_JSON --target v6e-1 --shapes 64x1 256x8 --layers 2 4 --schedules
 
@@ -110,10 +115,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.filling import Filling
+from benchmarks.filling import Filling, Rows, mixers
 from buckets import Bucket
 from jaxengine.bench import machine
-from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.runtime.forward import forward_programs
 from jaxengine.device.runtime.target import find_target
 from jaxengine.errors import ConfigError
@@ -121,19 +125,20 @@ from jaxengine.options.config import EngineConfig
 from jaxengine.startup.pool import plan_space
 from jaxengine.startup.prepare import prepare
 from jaxengine.startup.progress import Progress
-from xla_cache.chips import Chip
+from jaxengine.tools.plan_links import Links
 from xla_cache.cycles import estimated_cycles
 from xla_cache.payload import pack
 from xla_cache.schedules.account import PASSES, account, read
 from xla_cache.schedules.bundles import dump_flags
+from xla_cache.schedules.sent import Collective, Sending
 from xla_cache.store import SMALL, compress
 from xla_cache.target import Target
 
 STREAMED = 0.86
 """Of the bandwidth, what XLA's estimates of products of few rows come to (v6e: 795 to 806 bytes a cycle)."""
 PAGES, CONTEXT = 1024, 8192
-SCHEDULED = ("v5e", "v6e")
-"""Chips of one core, whose programs no other core takes a part of."""
+SCHEDULED = ("v5e", "v6e", "tpu7x")
+"""Chips whose devices have one core, so that no other core takes a part of a program."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +208,12 @@ def measure(settings: Settings, target: str, shape: str, layers: list[int] | Non
     if settings.dump:
         kinds = more["schedule"]["by_kind"]
         by_kind = {kind: of_one(kind, "schedule", "by_kind") for kind in kinds}
-        totals = {name: of_one(name, "schedule") for name in ("cycles", "attention_bound", "reading")}
-        result["schedule"] = {**totals, "share": _schedule_share(each["bound"], **totals), "by_kind": by_kind}
+        totals = {name: of_one(name, "schedule") for name in ("cycles", "mixing_bound", "reading")}
+        sent = {
+            name: of_one(name, "schedule", "sent") for name in ("cycles", "hidden") if name in more["schedule"]["sent"]
+        }
+        share = _schedule_share(each["bound"], **totals)
+        result["schedule"] = {**totals, "share": share, "by_kind": by_kind, "sent": sent}
     return {"by_layers": by_layers, "per_layer": result}
 
 
@@ -253,59 +262,82 @@ def of_layers(settings: Settings, target_name: str, bucket: Bucket, layers: int 
     }
     if settings.dump:
         filling = _filling(model.config, target, bucket, settings.context)
-        number = layers or model.config.num_layers
-        result["schedule"] = _scheduled(compiled.as_text() or "", settings.dump, target.chip, filling, number)
-        scheduled = result["schedule"]
-        scheduled["share"] = _schedule_share(
-            figures["bound"], scheduled["cycles"], scheduled["attention_bound"], scheduled["reading"]
-        )
+        scheduled = result["schedule"] = _scheduled(compiled.as_text() or "", settings.dump, target, filling)
+        totals = {name: scheduled[name] for name in ("cycles", "mixing_bound", "reading")}
+        scheduled["share"] = _schedule_share(figures["bound"], **totals)
     return result
 
 
-def _scheduled(hlo: str, dump: Path, chip: Chip, filling: Filling, layers: int) -> dict[str, Any]:
-    """What the compiler left in `dump`, in thousands of cycles, beside the least that attention and all reading take."""
+def _scheduled(hlo: str, dump: Path, target: Target, filling: Filling) -> dict[str, Any]:
+    """What the compiler left in `dump`, in thousands of cycles, beside the least that mixing tokens and all reading take."""
     texts = read(dump)
     for path in dump.iterdir():
         path.unlink()
-    bytes_per_cycle = chip.memory_bandwidth / chip.clock_hz
-    flops_per_cycle = chip.matrix_flops / chip.clock_hz
-    found = account(
-        hlo, texts, bytes_per_cycle=bytes_per_cycle, flops_per_cycle=flops_per_cycle, operands=filling.operands
-    )
-    multiplying = filling.operations / flops_per_cycle
-    attention = layers * max(multiplying, filling.read_bytes / bytes_per_cycle)
-    by_kind = found.pop("by_kind")
+    return scheduled(hlo, texts, target, filling)
+
+
+def scheduled(hlo: str, texts: Mapping[str, str], target: Target, filling: Filling) -> dict[str, Any]:
+    """The same of a program's text and of its schedules'."""
+    chip = target.chip
+    assert chip is not None
+    rates = {
+        "bytes_per_cycle": chip.memory_bandwidth / chip.clock_hz,
+        "flops_per_cycle": chip.matrix_flops / chip.clock_hz,
+    }
+    found = account(hlo, texts, operands=filling.operands, sending=sending(target), **rates)
+    by_kind, sent = found.pop("by_kind"), found.pop("sent")
+    times = {name: round(sent[name] / 1e3, 1) for name in ("cycles", "hidden") if sent[name] is not None}
     return {
         "cycles": round(found.pop("cycles") / 1e3, 1),
-        "attention_bound": round(attention / 1e3, 1),
-        "reading": round(found.pop("moved_bytes") / bytes_per_cycle / 1e3, 1),
+        "mixing_bound": round(filling.mixing(**rates) / 1e3, 1),
+        "reading": round(found.pop("moved_bytes") / rates["bytes_per_cycle"] / 1e3, 1),
         "by_kind": {kind: round(cycles / 1e3, 1) for kind, cycles in sorted(by_kind.items())},
+        "sent": {**times, "collectives": sent["collectives"]},
         **found,
     }
 
 
+def sending(target: Target) -> Sending:
+    """The least time of a collective on a slice, in cycles; of devices that share a chip nothing is known."""
+
+    def cycles(one: Collective) -> float | None:
+        if one.devices == 1:
+            return 0.0
+        links = Links.of(target, one.devices)
+        if links is None or target.chip is None:
+            return None
+        clock = target.chip.clock_hz
+        if one.kind == "all-reduce":
+            return links.sum_s(one.bytes) * clock
+        if one.kind in ("all-gather", "reduce-scatter"):  # halves of a sum
+            return links.sum_s(one.bytes) / 2 * clock
+        if one.kind == "collective-permute":  # to a neighbour
+            return one.bytes / links.bandwidth * clock
+        return None
+
+    return cycles
+
+
 def _filling(config: Any, target: Target, bucket: Bucket, context: int) -> Filling:
     assert target.chip is not None
+    assert target.num_devices is not None
     if target.chip.name not in SCHEDULED:
         raise ConfigError(
             f"--schedules takes {', '.join(SCHEDULED)}, whose devices have one core; got {target.chip.name}"
         )
-    if not isinstance(config, DecoderConfig):
-        raise ConfigError(f"--schedules takes decoders of full attention, got {type(config).__name__}")
-    devices = target.num_devices
+    experts = getattr(config, "experts", None)
     return Filling(
         chip=target.chip.name,
-        bucket=bucket,
-        context=context,
-        heads=config.num_heads // devices,
-        kv_heads=max(1, config.num_kv_heads // devices),
-        head_size=config.head_dim,
+        rows=Rows(bucket, context),
+        mixers=mixers(config, target.num_devices),
+        pairs=0 if experts is None else bucket.tokens * experts.routing.chosen,
+        experts=0 if experts is None else experts.count,
     )
 
 
-def _schedule_share(bound: float, cycles: float, attention_bound: float, reading: float) -> float:
-    """Of the products' bound and attention's together, in what the schedules take or in what all reading does."""
-    return round((bound + attention_bound) / max(cycles, reading), 3)
+def _schedule_share(bound: float, *, cycles: float, mixing_bound: float, reading: float) -> float:
+    """Of the products' bound and the mixers' together, in what the schedules take or in what all reading does."""
+    return round((bound + mixing_bound) / max(cycles, reading), 3)
 
 
 def _share(estimate: float, floor: float, bound: float) -> float:

@@ -8,6 +8,7 @@ import pytest
 
 from xla_cache.schedules.account import account, operations, read
 from xla_cache.schedules.scalars import Program, run
+from xla_cache.schedules.sent import Collective
 
 LOOP = """
      0   :  { %s10_s0 = inlined_call_operand.hbm [shape: bf16[64,128], index: 0, kind: input, shape index: {}] /* operand 0 */ }
@@ -68,18 +69,24 @@ def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         run(Program.parse(LOOP.replace("%s12_s2, 4 ", "%s11_s1, 4 ")), bytes_per_cycle=1)
 
 
-HLO = """HloModule step
+HLO = """HloModule step, num_partitions=4
 
 %fused (p: bf16[8]) -> bf16[8] {
   ROOT %inside = bf16[8]{0} negate(%p)
 }
 
+%async (p: bf16[8]) -> bf16[8] {
+  ROOT %inside = bf16[64]{0} reduce-scatter(%p), replica_groups=[1,4]<=[4]
+}
+
 ENTRY %main {
   %x = bf16[64,128]{1,0:T(8,128)} parameter(0)
   %copy-start = (bf16[64,128]{1,0:T(8,128)S(1)}, bf16[64,128]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%x)
+  %async-start = bf16[64]{0} async-start(%x), calls=%async
   %fusion.7 = bf16[64]{0} fusion(%x), calls=%fused, metadata={op_name="jit(step)/op:matmul/dot_general"}
   %copy-done = bf16[64,128]{1,0:T(8,128)S(1)} copy-done(%copy-start)
   %write_kv.2 = bf16[64]{0} custom-call(%x), custom_call_target="tpu_custom_call", KV
+  %async-done = bf16[64]{0} async-done(%async-start)
   %all-reduce.1 = bf16[64]{0} all-reduce(%x), to_apply=%fused
   ROOT %sort.3 = bf16[64]{0} sort(%x)
 }
@@ -97,11 +104,14 @@ def test_a_program_is_added_up_by_kind(tmp_path: Path) -> None:
     (tmp_path / "125-TLP-00-deduplication-map.txt").write_text(equal + "equivalent_hlos[size=0]:\n")
     asked = []
 
-    def operands(kernel: str, shapes: object) -> dict[int, list[int]]:
-        asked.append((kernel, shapes))
+    def operands(kernel: str, before: int, shapes: object) -> dict[int, list[int]]:
+        asked.append((kernel, before, shapes))
         return {0: [0, 4]}
 
-    found = account(HLO, read(tmp_path), bytes_per_cycle=100, flops_per_cycle=1e9, operands=operands)
+    def sending(one: Collective) -> float:
+        return one.bytes * (10 if one.kind == "all-reduce" else 1)
+
+    found = account(HLO, read(tmp_path), bytes_per_cycle=100, flops_per_cycle=1e9, operands=operands, sending=sending)
     copy = 64 * 128 * 2
     beside = 40 - 960 / 100  # of the bandwidth that the product leaves
     assert found["by_kind"] == pytest.approx(
@@ -109,8 +119,15 @@ def test_a_program_is_added_up_by_kind(tmp_path: Path) -> None:
     )
     assert found["cycles"] == pytest.approx(sum(found["by_kind"].values()))
     assert found["moved_bytes"] == copy + 960
-    assert (found["without_schedule"], found["sent"]) == ({"sort": 1}, {"all-reduce": 1})
-    assert asked == [("write_kv", [(2,), (64, 128)])]
+    assert found["without_schedule"] == {"sort": 1}
+    collectives = [("all-reduce", 128, 4, False), ("reduce-scatter", 512, 4, True)]
+    assert [
+        tuple(one[name] for name in ("kind", "bytes", "devices", "asynchronous"))
+        for one in found["sent"]["collectives"]
+    ] == collectives
+    hidden = 40 + (copy / 100 - beside) + 11  # what passes until it is waited for
+    assert (found["sent"]["cycles"], found["sent"]["hidden"]) == (1280 + 512, pytest.approx(hidden, abs=0.01))
+    assert asked == [("write_kv", 0, [(2,), (64, 128)])]
 
 
 def test_the_operations_of_products() -> None:

@@ -21,7 +21,7 @@ BUNDLE = re.compile(r"^ *(?:0x[0-9a-f]+|0) +(?:\w\w)? *: *[> ]*(?=\{)", re.M)
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 NOTE = re.compile(r"\[(?:thread|resolvable):\$\w+\]")
 STARTED = re.compile(r"Start(?:/End empty)? region (\d+)")
-INSTRUCTION = re.compile(r"%(\w+) = ([a-z][\w.]*(?:\.<no memory space>)?) ?(.*)", re.S)
+INSTRUCTION = re.compile(r"%(\w+) = ([a-z][\w.]*(?:<no memory space>)?) ?(.*)", re.S)
 PREDICATED = re.compile(r"\((!?)%(\w+)\),? *")
 APART = 1 << 40
 """From one allocation to the next: no offset leads into another."""

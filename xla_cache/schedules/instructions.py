@@ -1,0 +1,76 @@
+"""The instructions of a compiled program, as its text has them."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+LINE = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
+SHAPE = re.compile(r"\b([a-z]+\d*)(?:e\dm\d\w*)?\[([\d,]*)\](?:\{([^}]*)\})?")
+NAME = re.compile(r'op_name="([^"]*)"')
+CALLS = re.compile(r"calls=%([\w.\-]+)")
+COMPUTATION = re.compile(r"^%([\w.\-]+) \(.*?\{$(.*?)^\}", re.M | re.S)
+OPERAND = re.compile(r"%([\w.\-]+)")
+OTHER_MEMORY = re.compile(r"S\([1-9]")
+KINDS: tuple[tuple[str, str], ...] = (
+    ("attention", r"op:(paged|row|latent)_attention/.*pallas_call"),
+    ("recurrences", r"op:gated_delta/.*pallas_call"),
+    ("cache writes", r"op:write_(kv|latents)"),
+    ("experts", r"op:grouped_(scaled_)?matmul"),
+    ("routing", r"top_k|argsort|take_along_axis|ragged-dot-metadata"),
+    ("rotation", r"op:rotate(?!.*layout_constraint)"),
+    ("products", r"dot_general|op:matmul"),
+    ("norms", r"op:inverse_root|op:mean_last|^[^)]*rsqrt"),
+    ("moves", r"(transpose|reshape|layout_constraint|copy)$"),
+)
+"""By an instruction's operands and by what XLA says where it comes from; the first that fits."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    name: str
+    opcode: str
+    shape: str
+    rest: str
+
+    @property
+    def calls(self) -> str:
+        """The computation that a fusion is of."""
+        found = CALLS.search(self.rest)
+        return found[1] if found else ""
+
+    @property
+    def kind(self) -> str:
+        found = NAME.search(self.rest)
+        described = f"{self.rest.partition(')')[0]}) {found[1] if found else ''}"
+        kind = next((kind for kind, pattern in KINDS if re.search(pattern, described)), None)
+        return kind or ("moves" if self.opcode in ("copy", "transpose", "reshape", "slice") else "rest")
+
+    @property
+    def first_operand(self) -> str:
+        found = OPERAND.search(self.rest)
+        return found[1] if found else ""
+
+    def hbm_bytes(self) -> int:
+        """What a copy beside the program moves from HBM or to it."""
+        shapes = SHAPE.findall(self.shape)[:2]
+        moved = min(size_of(dtype, sizes) for dtype, sizes, _ in shapes)
+        return moved * sum(not OTHER_MEMORY.search(layout) for _, _, layout in shapes)
+
+
+def entry(hlo: str) -> list[Instruction]:
+    """The instructions of the entry computation, in their order."""
+    lines = hlo.partition("\nENTRY ")[2].partition("\n}")[0].splitlines()
+    return [Instruction(match[1], match[3], match[2], match[4]) for line in lines if (match := LINE.match(line))]
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """Of `2048,128`."""
+    return tuple(map(int, filter(None, text.split(","))))
+
+
+def size_of(dtype: str, sizes: str) -> int:
+    """Bytes of an array."""
+    bits = 8 if dtype == "pred" else int(re.sub(r"\D", "", dtype) or 32)
+    return math.prod(sizes_of(sizes)) * bits // 8
