@@ -61,6 +61,7 @@ def test_a_server_is_measured_at_several_rates(port, tmp_path, capsys):
     assert page.row("asked random_input_len")[1] == "9"
 
 
+@pytest.mark.slow
 def test_requests_that_fail_are_told_and_are_the_exit_status(port, capsys):
     words = ["bench", "serve", "--port", str(port), "--num-prompts", "2", "--random-input-len", "500", "--disable-tqdm"]
     assert main(words) == 1

@@ -13,11 +13,12 @@ from pallas_kernels import KernelUnsupported, adapter_product
 from pallas_kernels.adapter_product import OP
 from pallas_kernels.testing import ADAPTER_CASES, AdapterCase
 from pallas_kernels.testing.adapters import adapter_rows
+from tests.quick import slow_but
 
 BACKENDS = [name for name in OP.backends if name != "reference"]
 
 
-@pytest.mark.parametrize("case", ADAPTER_CASES, ids=str)
+@pytest.mark.parametrize("case", slow_but(ADAPTER_CASES, ADAPTER_CASES[::2]), ids=str)
 def test_every_backend_adds_alike(case: AdapterCase) -> None:
     arguments = case.arguments()
     expected = np.asarray(adapter_product(*arguments, **case.options, backend="reference"), np.float32)

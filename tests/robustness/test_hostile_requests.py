@@ -140,13 +140,19 @@ OTHERS: dict[str, tuple[str, str, dict[str, str], bytes]] = {
 }
 
 
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
 def cases() -> Iterator[Any]:
+    """Where one reader or one check serves several paths the further ones are rare."""
     for path in BASES:
         for name, body in anywhere(path):
-            yield pytest.param("POST", path, {}, body, id=f"{path} {name}")
-    for path in ("/v1/completions", "/v1/chat/completions"):
+            marks = () if path == CHAT or name in ("5 MB", "an object") else pytest.mark.rare
+            yield pytest.param("POST", path, {}, body, id=f"{path} {name}", marks=marks)
+    for path in (COMPLETIONS, CHAT):
         for name, fields in SAMPLING.items():
-            yield pytest.param("POST", path, {}, dumps({**BASES[path], **fields}), id=f"{path} {name}")
+            marks = () if path == COMPLETIONS else pytest.mark.rare
+            yield pytest.param("POST", path, {}, dumps({**BASES[path], **fields}), id=f"{path} {name}", marks=marks)
     for name, (method, path, headers, body) in OTHERS.items():
         yield pytest.param(method, path, headers, body, id=name)
 

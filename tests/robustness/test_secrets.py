@@ -7,6 +7,7 @@ import logging
 import httpx
 import pytest
 
+from tests.quick import slow_but
 from tests.robustness.hostile import NAMES
 from tests.robustness.loopback import Loopback
 
@@ -54,7 +55,7 @@ def test_any_method_is_no_label(client: httpx.Client) -> None:
     assert len(labels) < 200
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(NAMES, NAMES[::4]))
 def test_a_name_is_never_a_path(name: str, client: httpx.Client) -> None:
     if name in ("", "embedded"):
         return

@@ -87,6 +87,7 @@ def test_embedding_over_devices_finds_the_same_rows(vocab):
         np.testing.assert_allclose(embedding.logits(jnp.asarray(table[:3])), table[:3] @ table.T, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab", [16, 13])
 def test_a_table_in_int8_is_looked_up_and_multiplied_in_one_copy(vocab):
     numbers = np.random.default_rng(0)

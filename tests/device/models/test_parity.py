@@ -66,6 +66,7 @@ def test_another_weight_makes_another_answer(case):
     assert worst_error(PagedModel(fixture.config, tensors).logprobs(PROMPTS, seq=CHUNK), fixture) > 2 * MAX_ERROR
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     slow_but(

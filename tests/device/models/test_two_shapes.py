@@ -54,6 +54,7 @@ def test_log_probabilities_are_those_of_the_pass_written_out(model: PagedModel) 
         assert np.abs(found - expected).max() < MAX_ERROR * expected.std()
 
 
+@pytest.mark.slow
 def test_greedy_tokens_are_those_of_the_pass_written_out(model: PagedModel) -> None:
     """Decoding goes on in the pages that prompts were written to, past the window."""
     weights, count = tensors(), 2 * WINDOW

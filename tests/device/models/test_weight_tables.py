@@ -14,6 +14,7 @@ from jaxengine.device.weights.matching import match
 from jaxengine.device.weights.rules import Ignore
 from jaxengine.errors import CheckpointError
 from tests.device.models.cases import CASES, Fixture
+from tests.quick import slow_but
 
 
 def assign(fixture, names):
@@ -32,7 +33,7 @@ def test_every_tensor_and_every_parameter_has_its_place(case):
     assert {name for assignment in assignments for name in assignment.sources} == set(fixture.shapes)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_but(CASES, list(CASES)[::4]))
 def test_a_tensor_too_many_or_too_few_is_an_error(case):
     fixture = Fixture.load(case)
     names = list(fixture.shapes)
@@ -82,6 +83,7 @@ def test_layers_behind_the_last_are_left_out_as_many_as_the_configuration_says()
         assign(fixture, [*names, "model.layers.4.self_attn.kv_b_proj.weight"])
 
 
+@pytest.mark.slow
 def test_every_row_of_every_table_is_used():
     """A row that no case needs is a row that no test would miss."""
     unused = {}

@@ -49,6 +49,7 @@ def test_a_row_alone_equals_the_row_in_any_slot_of_any_batch(
     np.testing.assert_array_equal([moved.tokens[slots[i]] for i in range(ROWS)], together.tokens)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(batch=batches(VOCAB, ROWS))
 @pytest.mark.parametrize("devices", slow_but([2, 8], {8}))
@@ -93,6 +94,7 @@ def test_a_vocabulary_that_does_not_divide_is_whole_on_every_device() -> None:
     np.testing.assert_array_equal(cut.tokens, sampled(Variant.FULL, logits, rows).tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", list(Variant))
 def test_sharded_logits_are_never_gathered(variant: Variant) -> None:
     rows, vocab = 4, 8 * 1024

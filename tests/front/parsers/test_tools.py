@@ -422,7 +422,7 @@ def test_what_begins_like_a_tag_behind_a_call_is_waited_for(behind: str) -> None
 
 
 @pytest.mark.parametrize("name", TOOL_FORMATS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_cuts_do_not_matter(name: str, data: st.DataObject) -> None:
     """Good calls, bad ones, text and loose fragments in any order."""

@@ -31,6 +31,7 @@ def recurrent_rigs(draw: st.DrawFn) -> Rig:
     return Rig(**options, chunk=1, snapshots=kept, host_snapshots=on_host, block=block, every=every)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(rig=recurrent_rigs(), data=st.data())
 def test_any_workload_gives_the_oracles_answers(rig: Rig, data: st.DataObject) -> None:

@@ -147,6 +147,7 @@ def test_numbers_are_off_by_half_a_step_at_most():
     assert (np.abs(out * scales - matrix) <= scales * 0.5001).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", slow_but([2, 4], {4}))
 @pytest.mark.parametrize(
     ("axes", "rows"),
