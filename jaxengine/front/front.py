@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from jaxengine.contract.channel import Channel
+from jaxengine.front.instructed_speech import InstructedSpeech
 from jaxengine.front.intake import Intake, end_token_ids
 from jaxengine.front.model_text import ModelText
 from jaxengine.front.speech import SpeechTokens
@@ -29,7 +30,7 @@ class Front:
     intake: Intake
     tokenizer: Tokenizer | None
     grammars: GrammarSources | None
-    speech: SpeechTokens | None = None
+    speech: SpeechTokens | InstructedSpeech | None = None
 
     @classmethod
     def of(

@@ -7,8 +7,10 @@ from functools import partial
 from typing import Self
 
 from jaxengine.contract.model_source import ModelSource
+from jaxengine.front.instructed_speech import InstructedSpeech
 from jaxengine.front.speech import ARCHITECTURES, SpeechTokens
 from jaxengine.media.processors import Processor, processor_for
+from jaxengine.media.processors.hearing import VoxtralProcessor
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
 
@@ -24,7 +26,7 @@ class ModelText:
     tokenizer: Tokenizer | None
     generation: GenerationDefaults
     processor: Processor | None = None
-    speech: SpeechTokens | None = None
+    speech: SpeechTokens | InstructedSpeech | None = None
 
     @classmethod
     def load(cls, source: ModelSource) -> Self:
@@ -50,7 +52,9 @@ class ModelText:
             None if tokenizer is None else partial(tokenizer.encode, add_special_tokens=False),
         )
         architectures = source.config_json.get("architectures") or ()
-        speech = None
+        speech: SpeechTokens | InstructedSpeech | None = None
+        if tokenizer is not None and isinstance(processor, VoxtralProcessor):
+            speech = InstructedSpeech.load(tokenizer, processor)
         if tokenizer is not None and not set(architectures).isdisjoint(ARCHITECTURES):
             speech = SpeechTokens.load(source.path, source.config_json, tokenizer)
         return cls(tokenizer=tokenizer, generation=generation, processor=processor, speech=speech)

@@ -28,7 +28,7 @@ class SpeechTokens:
     """Ids by what they mean; `tasks` by `transcribe` and `translate`, `languages` by their codes, both empty in a model of one.
 
     `first_time` is 0.00 s, `silence` says that nobody speaks, where the tokenizer has it. A prompt begins with as many as
-    `most_previous` ids of text before it, at most, and is of `most_samples` of sound.
+    `most_previous` ids of text before it, at most, and is of `hears` samples of sound.
     """
 
     start: int
@@ -41,7 +41,7 @@ class SpeechTokens:
     not_first: tuple[int, ...]
     latest_first: int
     most_previous: int
-    most_samples: int
+    hears: int
     silence: int | None = None
 
     @classmethod
@@ -73,7 +73,7 @@ class SpeechTokens:
             not_first=tuple(said.get("begin_suppress_tokens") or ()),
             latest_first=int(said.get("max_initial_timestamp_index") or LATEST_FIRST),
             most_previous=int(config.get("max_target_positions", 448)) // 2 - 1,
-            most_samples=int(config.get("max_source_positions", 1500)) * SAMPLES_OF_PLACE,
+            hears=int(config.get("max_source_positions", 1500)) * SAMPLES_OF_PLACE,
             silence=next((ids[text] for text in SILENCE if text in ids), None),
         )
 
@@ -81,6 +81,10 @@ class SpeechTokens:
     def first_time(self) -> int:
         """The id of 0.00 s."""
         return self.no_times + 1
+
+    def most_samples(self, max_model_len: int) -> int:
+        """Of a piece of sound."""
+        return self.hears
 
     def seconds(self, token: int) -> float:
         """What the id of a time says."""

@@ -15,6 +15,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from jaxengine.errors import CheckpointError
+from jaxengine.text import tekken
 from jaxengine.text.settings import TokenizerSettings
 
 BYTE_LEVEL_CLASSES = {None: ("gpt2", "opt"), "GPT2Tokenizer": None}
@@ -36,6 +37,8 @@ def load_backend(directory: Path, settings: TokenizerSettings) -> tuple[tokenize
         backend = _from_json(directory / "tokenizer.json")
         if settings.tokenizer_class == "LlamaTokenizer" and settings.model_type not in LITERAL_MODEL_TYPES:
             _apply_llama_spacing(backend, settings)
+    elif (directory / tekken.FILE).is_file():
+        backend, settings = tekken.load_tekken(directory / tekken.FILE, settings)
     elif _is_plain_byte_level(directory, settings):
         backend = _from_vocabulary(directory, add_prefix_space=bool(settings.add_prefix_space))
         settings = _named_by_id(backend, settings)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+import tokenizers
 
 from jaxengine import LLM, SamplingParams
 from jaxengine.errors import RequestError
@@ -15,7 +18,7 @@ from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import build_engine
 from tests.hearing_models import FAMILIES, NUM_GREEDY, conversations, hearing_directory, recorded, shown
 from tests.server.rig import Live
-from tests.speech_models import RATE, sound, wav
+from tests.speech_models import RATE, as_16_bits, sound, wav
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_GREEDY, ignore_eos=True)
@@ -76,6 +79,32 @@ def test_the_official_client_is_answered_as_transformers_does(server: tuple[str,
             stream = client.chat.completions.create(**asked, stream=True, extra_body=more)
             streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
             assert streamed == found.choices[0].message.content
+
+
+def test_voxtral_transcribes(tmp_path: Path) -> None:
+    """By the prompt of Mistral's library: the same text as by that prompt in the library, and what it has not is refused."""
+    folder, said = hearing_directory(tmp_path, "voxtral"), sound(1.5)
+    file = folder / "tokenizer.json"
+    tokenizer = tokenizers.Tokenizer.from_file(str(file))
+    tokenizer.add_special_tokens(["<s>", "[INST]", "[/INST]", "[TRANSCRIBE]"])
+    tokenizer.save(str(file))
+    names = ("<s>", "[INST]", "[BEGIN_AUDIO]", "[AUDIO]", "[/INST]", *"lang:en", "[TRANSCRIBE]")
+    with closing(build_engine(EngineConfig.from_options(model=str(folder), **OPTIONS))) as engine:
+        running = Live(engine, served_model_name=("ears",))
+        prompt = {"prompt_token_ids": [tokenizer.token_to_id(name) for name in names]}
+        asked = {**prompt, "multi_modal_data": {"audio": [(as_16_bits(said), RATE)]}}
+        params = SamplingParams(temperature=0.0, max_tokens=8)
+        [expected] = LLM.from_engine(engine).generate(asked, params, use_tqdm=False)
+
+        def transcribed(**fields: Any) -> Any:
+            data = {"max_completion_tokens": 8, **fields}
+            return running.http.post("/v1/audio/transcriptions", files={"file": ("a.wav", wav(said))}, data=data)
+
+        assert transcribed(language="en").json()["text"] == expected.outputs[0].text.strip()
+        assert transcribed().status_code == 200
+        for fields in ({"response_format": "verbose_json"}, {"prompt": "a"}, {"language": "English"}):
+            assert transcribed(**fields).status_code == 400
+        running.close()
 
 
 def test_what_cannot_be_heard_is_refused_by_name(server: tuple[str, Live]) -> None:

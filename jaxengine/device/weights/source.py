@@ -18,6 +18,7 @@ TEXT_FILES = (
     "hf_quant_config.json",
     "generation_config.json",
     "tokenizer.json",
+    "tekken.json",
     "tokenizer_config.json",
     "tokenizer.model",
     "special_tokens_map.json",

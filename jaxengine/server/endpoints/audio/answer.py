@@ -14,6 +14,7 @@ from jaxengine.contract.outputs import CompletionOutput
 from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.front.instructed_speech import InstructedSpeech
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.prompts import ParsedPrompt
 from jaxengine.front.speech import SpeechTokens
@@ -88,7 +89,8 @@ class SpeechAnswer:
         if not len(sound.samples):
             raise RequestError("the file has no sound in it", param="file")
         self._seconds = sound.seconds
-        self._pieces = cut_where_quiet(sound.samples, RATE, self._speech.most_samples)
+        most = self._speech.most_samples(service.front.intake.facts.max_model_len)
+        self._pieces = cut_where_quiet(sound.samples, RATE, most)
         shown = [Shown(Modality.AUDIO, (sound.samples[first:end], RATE)) for first, end in self._pieces]
         if self._language is None and self._speech.languages:
             self._language = await self._heard(shown[0])
@@ -107,7 +109,8 @@ class SpeechAnswer:
             prompt = ParsedPrompt(token_ids=ids, shown=(item,), speech=self._speech.rules(times=self._times))
             requests.append(await self._request(prompt, params))
             self._order[requests[-1].request_id] = number
-            if self._body.response_format == "verbose_json" and self._speech.silence is not None:
+            verbose = self._body.response_format == "verbose_json"
+            if verbose and isinstance(self._speech, SpeechTokens) and self._speech.silence is not None:
                 ids = self._speech.silent(previous if number == 0 else ())
                 requests.append(await self._request(ParsedPrompt(token_ids=ids, shown=(item,)), SILENT))
                 self._silent[requests[-1].request_id] = number
@@ -202,10 +205,12 @@ class SpeechAnswer:
                 "to_language", f"must be en, the language that is translated to, got {body.to_language[:20]!r}"
             )
 
-    def _tokens(self) -> SpeechTokens:
+    def _tokens(self) -> SpeechTokens | InstructedSpeech:
         speech = self._service.front.speech
         if speech is None or self._service.front.intake.showing is None:
-            raise UnsupportedError("The model does not support Transcriptions API: serve a Whisper", param="model")
+            raise UnsupportedError(
+                "The model does not support Transcriptions API: serve a Whisper or Voxtral", param="model"
+            )
         return speech
 
     def _params(self) -> SamplingParams:
@@ -233,6 +238,7 @@ class SpeechAnswer:
     async def _heard(self, first: Shown) -> str:
         """The language of the first piece: the likeliest of all that the model knows."""
         codes = {number: code for code, number in self._speech.languages.items()}
+        assert isinstance(self._speech, SpeechTokens)
         params = SamplingParams(
             temperature=0.0,
             max_tokens=1,
@@ -276,6 +282,7 @@ class SpeechAnswer:
 
     def _segments(self, outputs: Sequence[CompletionOutput], silence: Mapping[int, float]) -> list[Spoken]:
         tokenizer = require_tokenizer(self._service.tokenizer, "a transcription")
+        assert isinstance(self._speech, SpeechTokens)
         found: list[Spoken] = []
         for number, (output, (first, end)) in enumerate(zip(outputs, self._pieces, strict=True)):
             scores = [next(iter(place.values())).logprob for place in output.logprobs or ()]

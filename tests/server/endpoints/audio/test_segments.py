@@ -16,7 +16,7 @@ SPEECH = SpeechTokens(
     not_first=(5,),
     latest_first=50,
     most_previous=3,
-    most_samples=480_000,
+    hears=480_000,
 )
 
 
