@@ -7,12 +7,11 @@ import asyncio
 import pytest
 
 from benchmarks.crashes import FAULTS, compare
-from tests.quick import rare_but
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.rare
 
 
-@pytest.mark.parametrize("fault", rare_but(FAULTS, {"kill"}))
+@pytest.mark.parametrize("fault", FAULTS)
 def test_every_stream_is_that_of_an_undisturbed_run(fault: str) -> None:
     report = asyncio.run(compare(fault, 3, streams=40, tokens=200))
     assert report["engine_restarts_total"] >= 3

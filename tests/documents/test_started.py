@@ -82,6 +82,7 @@ def test_the_server_is_asked_as_the_documents_ask_it(server: int) -> None:
         assert json.load(response)["usage"]["completion_tokens"] == 7
 
 
+@pytest.mark.rare
 def test_its_load_is_measured(server: int, tmp_path: Path) -> None:
     words = ["bench", "serve", "--backend", "vllm", "--port", str(server), "--num-prompts", "4", "--disable-tqdm"]
     words += ["--random-input-len", "9", "--random-output-len", "3", "--profile"]

@@ -15,7 +15,7 @@ def test_an_answer_is_right_or_not_and_compared_with_those_beside_it() -> None:
     assert not found[1].any(), "what all do is no better than the others"
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # CI runs the example itself
 def test_the_reward_goes_up(capsys: pytest.CaptureFixture[str]) -> None:
     rewards = train(10)
     assert np.mean(rewards[-4:]) > np.mean(rewards[:2]) + 0.1

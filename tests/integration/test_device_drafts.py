@@ -54,7 +54,7 @@ def hot_request(rng: random.Random) -> tuple[str, SamplingParams]:
 @pytest.mark.parametrize(
     ("method", "count"),
     [
-        ("draft_model", 30),
+        ("draft_model", 15),
         *(pytest.param(method, 1000, marks=pytest.mark.rare) for method in DISTURBED),
         *(pytest.param(method, 100, marks=pytest.mark.rare) for method in ("eagle", "dflash", "mtp")),
     ],

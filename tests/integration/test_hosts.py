@@ -116,9 +116,8 @@ def test_other_kinds_of_models(name: str, tmp_path: Path) -> None:
     check({"model": str(tmp_path), **options}, hosts=2, devices=1)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "devices"), [pytest.param(4, 1, marks=pytest.mark.rare), pytest.param(2, 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.rare
+@pytest.mark.parametrize(("hosts", "devices"), [(4, 1), (2, 2)])
 def test_experts_of_four_devices(hosts: int, devices: int, tmp_path: Path) -> None:
     write_config(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(KINDS["mixture"]))

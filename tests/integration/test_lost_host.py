@@ -53,7 +53,7 @@ async def answers(llm: AsyncLLM, when: Any = None) -> list[tuple[int, ...]]:
     [
         ("tensor", signal.SIGKILL, "its process has ended"),
         pytest.param("tensor", signal.SIGSTOP, "no sign of life", marks=pytest.mark.rare),
-        ("pipeline", signal.SIGKILL, "its process has ended"),
+        pytest.param("pipeline", signal.SIGKILL, "its process has ended", marks=pytest.mark.rare),
     ],
 )
 def test_streams_survive_a_host(

@@ -97,7 +97,7 @@ def with_head(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [("gptq", {"lm_head": True}), pytest.param("w4a16 zeros", {"ignore": []}, marks=pytest.mark.slow)],
+    [("gptq", {"lm_head": True}), pytest.param("w4a16 zeros", {"ignore": []}, marks=pytest.mark.rare)],
 )
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_head_is_kept_as_it_is_stored(name, changes, devices, plain, prompts, tmp_path, caplog):

@@ -60,7 +60,7 @@ def check_ended(engine: Engine) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("stages", slow_but(STAGES, (), often={"three", "two of two"}))
+@pytest.mark.parametrize("stages", slow_but(STAGES, (), often={"two of two"}))
 @pytest.mark.parametrize("kind", slow_but(["plain", *KINDS], {"plain"}, often={"hybrid"}))
 def test_stages_say_what_one_says(kind: str, stages: str, tmp_path: Path) -> None:
     """With pages for too few, prefixes that are found again, and n-gram drafts: to the last bit.

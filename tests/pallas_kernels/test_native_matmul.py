@@ -176,7 +176,7 @@ def test_arguments_that_do_not_fit_are_refused(native: str) -> None:
             ("thread", "native"),
         ],
         (),
-        often=[("address,undefined", "native"), ("thread", "native")],
+        often=[("address,undefined", "native")],
     ),
     ids=" ".join,
 )
