@@ -50,6 +50,7 @@ class ModelText:
             source.config_json,
             source.config.media.mm_processor_kwargs,
             None if tokenizer is None else partial(tokenizer.encode, add_special_tokens=False),
+            decode=None if tokenizer is None else tokenizer.decode,
         )
         architectures = source.config_json.get("architectures") or ()
         speech: SpeechTokens | InstructedSpeech | None = None

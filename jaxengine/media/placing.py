@@ -35,14 +35,18 @@ def placed(ids: Sequence[int], items: Sequence[Prepared], processor: Processor) 
     given = np.asarray(ids, np.int32)
     standing = [item for item in items if not item.made.unplaced]
     spans = _standing(given, standing)
+    marked = spans is None
     if spans is None:
         spans = _marked(given, standing, processor)
     pieces: list[Int32s] = []
     found: list[tuple[Prepared, Int32s]] = []
     at = length = 0
     for start, end, item in spans:
-        pieces += [given[at:start], item.made.tokens]
-        length += start - at
+        before = given[at:start]
+        if marked and item.made.lead is not None:
+            before = processor.led(before, item.made.lead)
+        pieces += [before, item.made.tokens]
+        length += len(before)
         found.append((item, (length + np.flatnonzero(item.made.embeds)).astype(np.int32)))
         length += len(item.made.tokens)
         at = end

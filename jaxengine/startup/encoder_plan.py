@@ -51,7 +51,7 @@ def plan_encoder(model: ModelPlan, limits: EngineLimits, *, takes_given: bool = 
                 "enable_mm_embeds: this model has keys and values of sounds, and no embeddings to be given"
             )
         embeddings = _sounds_read(traits.crossed, model, limits) * traits.crossed.places
-    of_one = max(min(of.embeddings, largest) for of in model.items.values())
+    of_one = max(min(of.embeddings // of.rows, largest) for of in model.items.values())
     if traits.sight and of_one > limits.max_num_batched_tokens:
         raise ConfigError(
             f"max_num_batched_tokens ({limits.max_num_batched_tokens}) is less than the {of_one} tokens of a picture, which see "

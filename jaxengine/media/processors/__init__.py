@@ -41,6 +41,7 @@ def processor_for(
     kwargs: Mapping[str, Any] | None = None,
     encode: Callable[[str], Sequence[int]] | None = None,
     *,
+    decode: Callable[[Sequence[int]], str] | None = None,
     max_patches: int | None = None,
 ) -> Processor | None:
     """What prepares items for the model of a directory; None where there is nothing for its architecture.
@@ -50,6 +51,7 @@ def processor_for(
         config: its config.json.
         kwargs: `mm_processor_kwargs`.
         encode: makes token ids of a text; without it there is nothing but limits.
+        decode: makes the text again.
         max_patches: of an item, where the family can make it smaller.
 
     Raises:
@@ -59,7 +61,7 @@ def processor_for(
     kind = processor_class(config)
     if kind is None:
         return None
-    settings = replace(Settings.read(path, config, encode), max_patches=max_patches)
+    settings = replace(Settings.read(path, config, encode), decode=decode, max_patches=max_patches)
     return kind(with_kwargs(settings, kind.knobs, kwargs or {}))
 
 

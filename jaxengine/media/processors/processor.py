@@ -37,7 +37,7 @@ class Made:
     `patches [n, P]` and `grid` as those of `MediaItem`. The ids `tokens` stand in the prompt for its placeholder; those that are
     True in `embeds` take its embeddings, in order. Frames of a video are `interval` apart in positions that count time.
     `unplaced` embeddings stand nowhere in the prompt, `mosaic` is how tiles lie, `given` says that `patches` are embeddings
-    (`MediaItem`).
+    (`MediaItem`). With a `lead` that text stands before it, and not what the family has around its placeholders.
     """
 
     patches: Floats
@@ -48,6 +48,7 @@ class Made:
     unplaced: int = 0
     mosaic: Mosaic | None = None
     given: bool = False
+    lead: str | None = None
 
     @property
     def num_embeddings(self) -> int:
@@ -72,14 +73,15 @@ class Settings:
     """What a processor goes by.
 
     `config` is config.json, `own` what processor_config.json says of the whole, `of` what is said of each modality, with what the
-    user says instead. `encode` makes token ids of a text without special tokens around it. An item has at most `max_patches`
-    where the family can choose.
+    user says instead. `encode` makes token ids of a text without special tokens around it, `decode` the text again. An item has
+    at most `max_patches` where the family can choose.
     """
 
     config: Mapping[str, Any]
     own: Mapping[str, Any]
     of: Mapping[Modality, Mapping[str, Any]]
     encode: Callable[[str], Sequence[int]] | None = field(default=None, compare=False)
+    decode: Callable[[Sequence[int]], str] | None = field(default=None, compare=False)
     max_patches: int | None = None
 
     @classmethod
@@ -190,6 +192,12 @@ class Processor:
         """Token ids of a text within what stands for an item."""
         assert self.settings.encode is not None, "a processor without a tokenizer prepares nothing"
         return list(self.settings.encode(text))
+
+    def led(self, ids: Int32s, lead: str) -> Int32s:
+        """The ids before a placeholder with another text at their end than what the family has around placeholders."""
+        assert self.settings.decode is not None, "a processor without a tokenizer prepares nothing"
+        text = self.settings.decode(ids.tolist()).removesuffix(self.surround)
+        return np.asarray(self.ids(text + lead), np.int32)
 
 
 def with_kwargs(settings: Settings, knobs: frozenset[str], kwargs: Mapping[str, Any]) -> Settings:

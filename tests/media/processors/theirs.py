@@ -23,7 +23,11 @@ def ours(folder: Path, architecture: str, **kwargs: Any) -> Processor:
     write_text_files(folder, family)
     backend = tokenizer_of(family)
     processor = processor_for(
-        folder, recorded_config(architecture), kwargs, lambda text: backend.encode(text, add_special_tokens=False).ids
+        folder,
+        recorded_config(architecture),
+        kwargs,
+        lambda text: backend.encode(text, add_special_tokens=False).ids,
+        decode=lambda ids: backend.decode(list(ids), skip_special_tokens=False),
     )
     assert processor is not None
     return processor
