@@ -6,6 +6,7 @@ time of all threads together, which other programs disturb less. Medians of all 
 
 python -m benchmarks.cpu_matmul --dtypes bfloat16 int8 --rows 1 2 8 32 128 512 2048
 python -m benchmarks.cpu_matmul --dtypes bfloat16 int8 int4 fp8 fp8-blocks mxfp4 --rows 1 8 32 512
+python -m benchmarks.cpu_matmul --dtypes int4 q4_0 --rows 1 2 8 --before ../before/pallas_kernels/native
 
 Processor milliseconds of all threads for a matrix of `[3072, 1024]`, XLA's and the engine's own (`cpu_ms`, jax 0.10.2;
 `pallas_kernels/matmul/native.py`), on two cores of an EPYC with AVX-512 BF16 on which nothing else ran; reading the matrix in
@@ -31,6 +32,15 @@ longer, these do not):
     4 bits, groups 32  0.35   0.54    1.3   16.4
     float8, channels   0.24   0.43    1.1   15.9
     float8, groups     0.31
+
+Since then numbers of 4 bits stay in registers where there are few rows. Processor milliseconds of a product with such a matrix
+before and after it, in turn, on a Zen 3 with AVX2 that other programs kept busy (`results/cpu_one_request.json`); there is no
+figure of AVX-512 BF16 yet:
+
+    rows                         1           2           8
+    4 bits, with zeros   1.06 0.54   1.26 0.80    2.4  2.3
+    groups of 32         1.93 0.98   2.14 1.20    3.2  2.7
+    MXFP4                2.15 0.97   2.17 1.21    3.0  2.5
 """
 
 from __future__ import annotations
@@ -40,7 +50,8 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -52,7 +63,7 @@ from benchmarks.memory import read_bandwidth
 from jaxengine.bench import machine
 from jaxengine.startup.native import native_directory, register_native
 from pallas_kernels import matmul, scaled_matmul
-from pallas_kernels.native import calling
+from pallas_kernels.native import SOURCE, calling
 
 MATRICES = {
     "q": (2048, 1024),
@@ -84,18 +95,29 @@ def main() -> None:
     parser.add_argument("--matrices", nargs="+", default=list(MATRICES), choices=list(MATRICES))
     parser.add_argument("--bytes", type=int, default=128 << 20, help="of all copies of a matrix")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--before", type=Path, help="native/ of another commit, measured in place of XLA's products")
+    parser.add_argument("--output", type=Path, help="a file for the JSON")
     arguments = parser.parse_args()
-    name, _ = register_native(native_directory())
+    before, output = arguments.before, arguments.output
+    other = (
+        {"xla": None} if before is None else {"before": register_native(native_directory(), before / SOURCE.name)[0]}
+    )
+    forms = other | {"native": register_native(native_directory())[0]}
     results = [
-        measure(name, dtype, matrix, arguments)
+        measure(forms, dtype, matrix, arguments)
         for dtype in arguments.dtypes
         for matrix in tqdm(arguments.matrices, desc=dtype)
     ]
     rows = [row for found in results for row in found]
-    print(json.dumps({"machine": machine.describe(), **vars(arguments), "results": rows}, indent=1))
+    options = {name: value for name, value in vars(arguments).items() if name not in ("before", "output")}
+    found = {"machine": machine.describe(), **options, "results": rows}
+    text = json.dumps(found, indent=1)
+    print(text) if output is None else output.write_text(text + "\n")
 
 
-def measure(name: str, dtype: str, matrix: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(
+    forms: Mapping[str, str | None], dtype: str, matrix: str, arguments: argparse.Namespace
+) -> list[dict[str, Any]]:
     generator, shape = np.random.default_rng(0), MATRICES[matrix]
     weight, *scales = made(dtype, generator, shape)
     copies = max(2, arguments.bytes // weight.nbytes)
@@ -104,7 +126,7 @@ def measure(name: str, dtype: str, matrix: str, arguments: argparse.Namespace) -
     for rows in arguments.rows:
         x = jnp.asarray(generator.normal(size=(rows, shape[1])), jnp.float32)
         read = kept if rows <= FEW_ROWS else kept[:2]
-        calls = {form: compiled(dtype, named, x, kept[0], *scales) for form, named in (("xla", None), ("native", name))}
+        calls = {form: compiled(dtype, named, x, kept[0], *scales) for form, named in forms.items()}
         times: dict[str, list[float]] = defaultdict(list)
         cpu_times: dict[str, list[float]] = defaultdict(list)
         for _ in range(1 + arguments.rounds):

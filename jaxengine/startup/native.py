@@ -68,13 +68,13 @@ def native_directory() -> Path:
     return default_directory().with_name("native")
 
 
-def register_native(directory: Path) -> tuple[str, bool]:
-    """The identity of the registered library (`pallas_kernels.native.calling`), and whether it had to be built.
+def register_native(directory: Path, source: Path = SOURCE) -> tuple[str, bool]:
+    """The identity of the registered library (`pallas_kernels.native.calling`), and whether it had to be built of `source`.
 
     Raises:
         CacheError: they cannot be built, kept or loaded.
     """
-    library = obtain_library(SOURCE, directory)
+    library = obtain_library(source, directory)
     _register(library)
     return library.identity, library.built
 

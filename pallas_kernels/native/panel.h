@@ -137,8 +137,8 @@ NOT_INLINE void fill_pairs(const Lines& lines, int64_t steps, Ahead& ahead, Vect
     _mm512_store_si512(to + 1, _mm512_permutex2var_epi16(even, second, odd));
   };
   if constexpr (line_inputs(ELEMENT) == 2) {
-    const Table table(number_of_element<ELEMENT>(), Line{0, 1});
-    const __m512i values = _mm512_broadcast_i64x4((__m256i)table.values[0]);  // twice: as in `expand_pairs`
+    const Table table(number_of_element<ELEMENT>(), [](Vector value) { return value; });
+    const __m512i values = table.twice();
     for (int64_t step = 0; step < steps; ++step) {
       ahead.ask_for(BYTES);
       UNROLLED for (int v = 0; v < VECTORS; v += 2) {

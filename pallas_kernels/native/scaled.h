@@ -3,22 +3,9 @@
 
 #pragma once
 
-#include "product.h"
+#include "few_scaled.h"
 
 namespace native {
-
-enum class Number { int4, float4, int8, float8_e4m3, float8_e5m2 };
-
-// weight [outputs, inputs], or of 4 bits [outputs / 2, inputs]: output 2 j in the low bits of a byte. scales and zeros [groups,
-// outputs] of float32 (`wide`) or bfloat16; zeros may be null. No groups: numbers are what they are.
-struct Scaled {
-  Number number;
-  int64_t group, groups;
-  bool wide;
-  const void *scales, *zeros;
-
-  bool paired() const { return number == Number::int4 || number == Number::float4; }
-};
 
 // What a group's numbers are, `(number - zero) * scale`.
 struct Line {
@@ -43,32 +30,6 @@ NOT_INLINE void gather(const Scaled& scaled, int64_t outputs, int64_t output, in
       line.zero = scaled.groups == 0 || scaled.zeros == nullptr ? 0 : at(scaled.zeros, place);
     }
   }
-}
-
-#if BFLOAT16_PAIRS
-constexpr int64_t MOST_PANEL = PAIR_BLOCK;  // inputs that are made bfloat16 together: those of a tile
-#else
-constexpr int64_t MOST_PANEL = BLOCK;
-#endif
-
-typedef uint16_t Narrow __attribute__((vector_size(2 * WIDTH), aligned(2), may_alias));
-
-// To the nearest bfloat16, ties to even.
-INLINE Narrow narrowed(Vector values) {
-#if BFLOAT16_PAIRS
-  return (Narrow)_mm512_cvtneps_pbh((__m512)values);
-#else
-  const Integers bits = (Integers)values, moved = values != values ? bits | 0x400000 : bits + ((bits >> 16) & 1) + 0x7fff;
-  const Integers upper = (moved >> 16) & 0xffff;
-#if WIDTH == 16
-  return (Narrow)_mm512_cvtepi32_epi16((__m512i)upper);
-#elif WIDTH == 8
-  const __m256i packed = _mm256_packus_epi32((__m256i)upper, (__m256i)upper);
-  return (Narrow)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
-#else
-  return __builtin_convertvector(upper, Narrow);
-#endif
-#endif
 }
 
 // `WIDTH` bytes as integers; compilers take a conversion of vectors of different sizes apart.
@@ -166,66 +127,6 @@ INLINE void expand_bytes(const uint8_t* from, int64_t count, const Line& line, u
   memcpy(to + done, rest, (count - done) * sizeof(uint16_t));
 }
 
-// What each of 16 numbers of 4 bits is.
-struct Table {
-  Narrow values[16 / WIDTH];
-
-  INLINE_MEMBER Table(Number number, const Line& line) {
-    alignas(64) static const float integers[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-    alignas(64) static const float floats[16] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0f, -0.5, -1, -1.5, -2, -3, -4, -6};
-    const float* from = number == Number::int4 ? integers : floats;
-    UNROLLED for (int i = 0; i < 16 / WIDTH; ++i) {
-      values[i] = narrowed((*reinterpret_cast<const Vector*>(from + i * WIDTH) - line.zero) * line.scale);
-    }
-  }
-
-  uint16_t operator[](int number) const { return values[number / WIDTH][number % WIDTH]; }
-};
-
-// `count` bytes of two outputs' numbers, all of one group.
-INLINE void expand_pairs(const uint8_t* from, int64_t count, const Table& low, const Table& high, uint16_t* to_low,
-                         uint16_t* to_high) {
-  int64_t done = 0;
-#if WIDTH == 16
-  // Indices have five bits: of the fifth, which is the other number's, a table that is there twice knows nothing.
-  const __m512i lows = _mm512_broadcast_i64x4((__m256i)low.values[0]);
-  const __m512i highs = _mm512_broadcast_i64x4((__m256i)high.values[0]);
-  for (; done + CHUNK <= count; done += CHUNK) {
-    const __m512i bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + done)));
-    _mm512_storeu_si512(to_low + done, _mm512_permutexvar_epi16(bytes, lows));
-    _mm512_storeu_si512(to_high + done, _mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), highs));
-  }
-  const __mmask32 rest = (__mmask32(1) << (count - done)) - 1;
-  if (rest == 0) return;
-  const __m512i bytes = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(rest, from + done));
-  _mm512_mask_storeu_epi16(to_low + done, rest, _mm512_permutexvar_epi16(bytes, lows));
-  _mm512_mask_storeu_epi16(to_high + done, rest, _mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), highs));
-#else
-#if WIDTH == 8
-  // The lower and the upper bytes of 16 numbers are looked up apart.
-  const auto split = [](const Table& table, __m128i& lower, __m128i& upper) {
-    const __m128i first = (__m128i)table.values[0], second = (__m128i)table.values[1], mask = _mm_set1_epi16(0xff);
-    lower = _mm_packus_epi16(_mm_and_si128(first, mask), _mm_and_si128(second, mask));
-    upper = _mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(second, 8));
-  };
-  __m128i low_lower, low_upper, high_lower, high_upper;
-  split(low, low_lower, low_upper), split(high, high_lower, high_upper);
-  const __m128i four = _mm_set1_epi8(15);
-  const auto look_up = [](__m128i number, __m128i lower, __m128i upper, uint16_t* to) {
-    const __m128i l = _mm_shuffle_epi8(lower, number), u = _mm_shuffle_epi8(upper, number);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi8(l, u));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 8), _mm_unpackhi_epi8(l, u));
-  };
-  for (; done + 16 <= count; done += 16) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + done));
-    look_up(_mm_and_si128(bytes, four), low_lower, low_upper, to_low + done);
-    look_up(_mm_and_si128(_mm_srli_epi16(bytes, 4), four), high_lower, high_upper, to_high + done);
-  }
-#endif
-  for (; done < count; ++done) to_low[done] = low[from[done] & 15], to_high[done] = high[from[done] >> 4];
-#endif
-}
-
 // Some inputs of a few outputs as bfloat16: a panel whose outputs are `stride` apart.
 struct Panel {
   const Product& product;
@@ -286,13 +187,25 @@ INLINE void expand_group(const Panel& panel, Following& following, int64_t done,
   }
 }
 
+// Of 4 bits.
+template <bool ZEROS>
+INLINE void expand_pairs_of_group(const Panel& panel, Following& following, int64_t done, int64_t some, int64_t group) {
+  for (int64_t q = 0; q < panel.count; q += 2) {
+    following.ask_for(some);
+    uint16_t* to = panel.to + q * panel.stride + done;
+    const PairOfLines<ZEROS> lines(panel.scaled, panel.product.outputs, group, panel.output + q);
+    const Number number = panel.scaled.number;
+    expand_pairs(panel.from(q) + done, some, Table(number, lines, 0), Table(number, lines, 1), to, to + panel.stride);
+  }
+}
+
 // Write the panel, group by group.
 NOT_INLINE void expand(const Panel& panel) {
   const Scaled& scaled = panel.scaled;
   const int64_t group = panel.group(), first = panel.block / group;
   const int64_t groups = (panel.block + panel.inputs - 1) / group + 1 - first;
   Line lines[OUTPUTS * MOST_PANEL];
-  gather(scaled, panel.product.outputs, panel.output, panel.count, first, first + groups, lines);
+  if (!scaled.paired()) gather(scaled, panel.product.outputs, panel.output, panel.count, first, first + groups, lines);
   Following following(panel);
   int64_t done = 0;
   for (int64_t number = 0; number < groups; ++number) {
@@ -303,12 +216,8 @@ NOT_INLINE void expand(const Panel& panel) {
       case Number::float8_e4m3: expand_group<Number::float8_e4m3>(panel, following, done, some, own, groups); break;
       case Number::float8_e5m2: expand_group<Number::float8_e5m2>(panel, following, done, some, own, groups); break;
       default:
-        for (int64_t q = 0; q < panel.count; q += 2) {
-          following.ask_for(some);
-          uint16_t* to = panel.to + q * panel.stride + done;
-          const Table low(scaled.number, own[q * groups]), high(scaled.number, own[(q + 1) * groups]);
-          expand_pairs(panel.from(q) + done, some, low, high, to, to + panel.stride);
-        }
+        scaled.zeros == nullptr ? expand_pairs_of_group<false>(panel, following, done, some, first + number)
+                                : expand_pairs_of_group<true>(panel, following, done, some, first + number);
     }
     done += some;
   }
@@ -344,8 +253,11 @@ static void outputs_of_scaled(const Product& product, const Scaled& scaled, int6
 
 template <typename Schedule>
 void multiply_scaled(const Product& product, const Scaled& scaled, int64_t threads, const Schedule& schedule) {
-  multiply_by(&product, 1, prepare_bfloat16, ROWS, MOST_OUTPUTS, threads, schedule,
-              [&](const Product& some, int64_t first, int64_t last) { outputs_of_scaled(some, scaled, first, last); });
+  const bool few = in_registers(product, scaled);
+  const auto of_few = scaled.zeros == nullptr ? outputs_of_few_scaled<false> : outputs_of_few_scaled<true>;
+  const auto outputs = few ? of_few : outputs_of_scaled;
+  multiply_by(&product, 1, few ? prepare_few : prepare_bfloat16, ROWS, MOST_OUTPUTS, threads, schedule,
+              [&](const Product& some, int64_t first, int64_t last) { outputs(some, scaled, first, last); });
 }
 
 }  // namespace native

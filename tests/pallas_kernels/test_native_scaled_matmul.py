@@ -35,6 +35,8 @@ CASES = tuple(
     dataclasses.replace(case, compute="bfloat16")
     for case in (
         *SCALED_CASES,
+        dataclasses.replace(LONG, name="few rows", rows=(2,)),
+        dataclasses.replace(LONG, name="one row", weight="float4_e2m1fn", zeros=False, rows=(1,)),
         LONG,
         dataclasses.replace(LONG, name="float8, several blocks", weight="float8_e4m3fn", group=128, zeros=False),
         dataclasses.replace(LONG, name="float8_e5m2", weight="float8_e5m2", group=100, zeros=False, inputs=333),
