@@ -150,6 +150,15 @@ class Settings:
     dump: Path | None = None
     context: int = 1024
     adapters: tuple[int, int] | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def values(self, layers: int | None) -> dict[str, Any]:
+        """What stands over the configuration's values for so many layers."""
+        if layers is None:
+            return dict(self.overrides)
+        kinds = json.loads(Path(self.config).read_text()).get("layer_types")
+        cut = {} if kinds is None else {"layer_types": kinds[:layers]}
+        return {"num_hidden_layers": layers, **cut, **self.overrides}
 
 
 def main() -> None:
@@ -160,6 +169,13 @@ def main() -> None:
     parser.add_argument("--layers", nargs="+", type=int, help="numbers of layers (the model's own)")
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="of XLA, beside the engine's"
+    )
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="KEY=JSON",
+        help="of config.json: first_k_dense_replace=1, so that few layers have experts among them",
     )
     parser.add_argument(
         "--adapters", type=int, nargs=2, metavar=("SLOTS", "RANK"), help="of steps that go through adapters"
@@ -176,6 +192,9 @@ def main() -> None:
             Path(folder) if arguments.schedules else None,
             context=arguments.context,
             adapters=arguments.adapters and tuple(arguments.adapters),
+            overrides={
+                key: json.loads(value) for key, _, value in (text.partition("=") for text in arguments.override)
+            },
         )
         if settings.dump:  # read when the compiler is loaded, by the first target
             os.environ["LIBTPU_INIT_ARGS"] = dump_flags(settings.dump, PASSES)
@@ -229,7 +248,7 @@ def of_layers(settings: Settings, target_name: str, bucket: Bucket, layers: int 
         **adapted,
         model=settings.config,
         load_format="dummy",
-        hf_overrides={} if layers is None else {"num_hidden_layers": layers},
+        hf_overrides=settings.values(layers),
         tensor_parallel_size=target.num_devices,
         max_model_len=CONTEXT,
         num_pages=PAGES,

@@ -63,6 +63,13 @@ def test_branches_on_operands(given: dict[int, list[int]], bundles: int, unknown
     assert (passed.bundles, passed.unknown) == (bundles, unknown)
 
 
+@pytest.mark.parametrize(("number", "bundles"), [(4, 8), (5, 10)])
+def test_a_branch_on_an_operand_in_no_memory(number: int, bundles: int) -> None:
+    operand = "%s5_s4 = inlined_call_operand.<no memory space> [shape: s32[1], index: 0, kind: input]"
+    text = f"     0   :  {{ {operand} }}\n" + BRANCH[BRANCH.index("   0x4 ") :]
+    assert run(Program.parse(text), bytes_per_cycle=1, operands={0: [number]}).bundles == bundles
+
+
 def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xla_cache.schedules.scalars.MOST_BUNDLES", 1000)
     with pytest.raises(ValueError, match="has not ended after 1000 bundles"):
