@@ -55,11 +55,11 @@ def test_encoder_and_step_compile(case: str) -> None:
     pool = 64 * 16 * graph.media.width * jnp.dtype(jnp.bfloat16).itemsize
     for program in encoder_programs(space):
         compiled = program.lower().compile()
-        _, layer, kept = program.name.partition(" layer ")
-        assert ("%row_attention" in compiled.as_text()) == bool(layer)
+        layer = " layer " in program.name
+        assert ("%row_attention" in compiled.as_text()) == layer
         if program.name.endswith(" end"):
             assert compiled.memory_analysis().alias_size_in_bytes >= pool
         elif layer:
-            assert bool(compiled.memory_analysis().alias_size_in_bytes) != kept.endswith("tap")
+            assert compiled.memory_analysis().alias_size_in_bytes > 0
     [step] = forward_programs(space, TEXT)
     step.lower().compile(step.compiler_options)

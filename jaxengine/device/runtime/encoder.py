@@ -121,8 +121,8 @@ class Encoder:
                 x, shared = call(name, parameters, given, on_device)
             elif stage.layer is not None:
                 x = call(name, parameters, x, shared, on_device)
-                if stage.layer in media.traits.taps and not once:
-                    tapped.append(x)
+            elif stage.keeps:
+                tapped.append(call(name, x))
             else:
                 tapped += [x] * (len(media.traits.taps) - len(tapped))
                 self._pool.array = call(name, parameters, x, tuple(tapped), self._pool.array, on_device, to)

@@ -2,6 +2,7 @@
 
     begin  (parameters, patches, step)                     -> (x, shared)
     layer  (parameters, x, shared, step)                   -> x
+    keep   (x)                                             -> a copy, of towers that are read at several depths
     end    (parameters, x, tapped, pool, step, targets)    -> pool
 
 One `layer` serves all that are alike, on every platform, so that a start does not take the longer the deeper a tower is. An
@@ -85,9 +86,8 @@ class EncoderRoom:
 
 @dataclass(frozen=True)
 class EncoderStage:
-    """A part of an encoder: what begins, a `layer`, or what ends. `parameters` are the numbers of those it needs.
-
-    `keeps` the stream that it is given, which the end reads too; other layers write theirs over it.
+    """A part of an encoder: what begins, a `layer`, what `keeps` a copy of the stream for the end, or what ends. `parameters` are
+    the numbers of those it needs. A layer writes its stream over the one that it is given.
     """
 
     name: str
@@ -105,14 +105,12 @@ def encoder_stages(space: ProgramSpace) -> list[EncoderStage]:
     """An encoder, in the order in which it runs. Layers that are alike have one name."""
     parts = tower_parts(space)
     assert space.media is not None
-    kept = {tap + 1 for tap in space.media.traits.taps}
-    layers = (
-        EncoderStage(
-            f"layer {first}{' behind a tap' * (layer in kept)}", parts.layers[layer], layer=layer, keeps=layer in kept
-        )
-        for layer, first in enumerate(parts.alike)
-    )
-    return [EncoderStage("begin", parts.outer, begins=True), *layers, EncoderStage("end", parts.outer)]
+    stages = [EncoderStage("begin", parts.outer, begins=True)]
+    for layer, first in enumerate(parts.alike):
+        stages.append(EncoderStage(f"layer {first}", parts.layers[layer], layer=layer))
+        if layer in space.media.traits.taps:
+            stages.append(EncoderStage("keep", (), keeps=True))
+    return [*stages, EncoderStage("end", parts.outer)]
 
 
 def tower_parts(space: ProgramSpace) -> TowerParts:
@@ -168,12 +166,14 @@ def _program(space: ProgramSpace, media: MediaSpace, bucket: Bucket, stage: Enco
     if stage.begins:
         function, given, donate = _begin(space, stage), (parameters, _patches(space, room), step), ()
         nodes = (type(shared),)
+    elif stage.keeps:
+        function, given, donate = _keep(space), (x,), ()  # type: ignore[assignment]
     elif stage.layer is None:
         tapped = (x,) * len(media.traits.taps)
         targets = space.replicated_struct((room.embeddings,), jnp.int32)
         function, given, donate = _end(space, stage), (parameters, x, tapped, space.encoded, step, targets), (3,)  # type: ignore[assignment]
     else:
-        function, given, donate = _layer(space, stage), (parameters, x, shared, step), () if stage.keeps else (1,)  # type: ignore[assignment]
+        function, given, donate = _layer(space, stage), (parameters, x, shared, step), (1,)  # type: ignore[assignment]
     return space.program(
         stage.program_name(bucket),
         function,
@@ -220,6 +220,10 @@ def _layer(space: ProgramSpace, stage: EncoderStage) -> Callable[..., jax.Array]
         return _placed(space, _tower(space, stage, arrays).run_layer(stage.layer, x, step.sharing(shared)))
 
     return run
+
+
+def _keep(space: ProgramSpace) -> Callable[[jax.Array], jax.Array]:
+    return lambda x: _placed(space, jnp.copy(x))
 
 
 def _end(space: ProgramSpace, stage: EncoderStage) -> Callable[..., jax.Array]:
