@@ -84,10 +84,18 @@ def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
     of a model that pools `Pooled`. A stage is given its part of the cache, one without layers none.
     """
     firsts: dict[str, Stage] = {}
+    arrives: dict[int, tuple[jax.ShapeDtypeStruct, Any]] = {}
     for stage in stages(space):
         if bucket in stage.grid.buckets:
             firsts.setdefault(stage.name, stage)
-    return [_program(space, layout, stage) for layout in space.layouts(bucket) for stage in firsts.values()]
+            if stage.mesh not in arrives:  # it is traced, and every start asks for it
+                of_mesh = _residual if space.pipeline is None else between
+                arrives[stage.mesh] = of_mesh(stage.space, bucket.tokens)
+    return [
+        _program(space, layout, stage, arrives[stage.mesh])
+        for layout in space.layouts(bucket)
+        for stage in firsts.values()
+    ]
 
 
 def between(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, Any]:
@@ -216,9 +224,11 @@ class ForwardPass:
         return [indices[number % len(indices)] for indices in served.values()]
 
 
-def _program(whole: ProgramSpace, layout: StepLayout, stage: Stage) -> Program:
+def _program(
+    whole: ProgramSpace, layout: StepLayout, stage: Stage, between_stages: tuple[jax.ShapeDtypeStruct, Any]
+) -> Program:
     space, bucket, given = stage.space, layout.bucket, stage.numbers(layout)
-    arrives, made = _residual(space, bucket.tokens) if whole.pipeline is None else between(space, bucket.tokens)
+    arrives, made = between_stages
     sends = whole.pipeline is not None and space.device_layout.mesh is not None
 
     def run(
