@@ -1,14 +1,20 @@
-"""jaxengine, vLLM and transformers on one checkpoint, in turn. A table, and JSON with `--json FILE` after every round.
+"""jaxengine, vLLM, transformers and llama.cpp on one model, in turn. A table, and JSON with `--json FILE` after every round.
 
     python -m benchmarks.compare --model DIR --vllm-python VLLM_ENVIRONMENT/bin/python --requests 1 8 32 --rounds 3
     python -m benchmarks.compare --model DIR --quantization int8 int4 fp8 --also NAME=vllm:W8A8_DIR --vllm-python ...
+    python -m benchmarks.compare --model DIR --quantization int8 int4 --llama-cpp-python LLAMA_ENVIRONMENT/bin/python \\
+        --also "llama.cpp BF16=llama_cpp:BF16.gguf" "llama.cpp Q8_0=llama_cpp:Q8_0.gguf" "llama.cpp Q4_0=llama_cpp:Q4_0.gguf"
 
 Each engine is a process of its own (`benchmarks/peers/`) that loads the checkpoint once. In every round each of them answers the
 same prompts of random token ids, in an order that turns from round to round; the others are stopped (SIGSTOP). Two
 times are taken around a whole call of the engine: with one token of output (the first token of the last request), and with all of
 them; what lies between is decoding. Prefix caching is off, output is greedy and ignores the end of text. Ratios are medians of
-the ratios within a round. `of_bandwidth` of jaxengine is the least time of a decode step, its weights' bytes at the bandwidth
-measured in the same round, over the time that it took.
+the ratios within a round: in the table of plain jaxengine to each of the others, in the JSON of every form of it. `of_bandwidth`
+of jaxengine is the least time of a decode step, its weights' bytes at the bandwidth measured in the same round, over the time
+that it took.
+
+vLLM and transformers read the checkpoint of `--model` where their interpreter is given. llama.cpp reads GGUF files of the same
+weights, each named with `--also`; its environment has llama-cpp-python, built for this processor.
 """
 
 from __future__ import annotations
@@ -66,7 +72,7 @@ class Peer:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
-        self.about = self._answer()
+        self.about = {"engine": engine, "model": Path(settings["model"]).name, **self._answer()}
         self._signal(signal.SIGSTOP)
 
     def __enter__(self) -> Peer:
@@ -124,10 +130,7 @@ def main() -> None:
         peers, read_bytes = [], {}
         for name, engine, own in engines(options):
             progress.set_description(f"{name}: loading")
-            python = {"vllm": options.vllm_python, "transformers": options.transformers_python}.get(
-                engine, sys.executable
-            )
-            peers.append(stack.enter_context(Peer(name, engine, python, settings | own)))
+            peers.append(stack.enter_context(Peer(name, engine, interpreter(options, engine), settings | own)))
             if engine == "jaxengine":
                 read_bytes[name] = decode_bytes(settings | own)
         for round_number in range(-1, options.rounds):
@@ -153,7 +156,7 @@ def main() -> None:
                     "engine_options": options.engine_options,
                     "engines": {peer.name: peer.about for peer in peers},
                     "decode_bytes": read_bytes,
-                    "loads": [vars(load) | summary(rounds) for load, rounds in measured.items()],
+                    "loads": [vars(load) | summary(rounds, list(read_bytes)) for load, rounds in measured.items()],
                 }
                 options.json.write_text(json.dumps(report, indent=2) + "\n")
     show(measured)
@@ -177,6 +180,18 @@ def engines(options: argparse.Namespace) -> Iterator[tuple[str, str, dict[str, A
         yield name, engine, own | {"model": model}
 
 
+def interpreter(options: argparse.Namespace, engine: str) -> str:
+    """The Python that has this engine."""
+    if engine == "jaxengine":
+        return sys.executable
+    python: str | None = getattr(options, f"{engine}_python", None)
+    if python is None:
+        raise SystemExit(
+            f"engine {engine!r} has no interpreter: give --vllm-python, --transformers-python or --llama-cpp-python for it"
+        )
+    return python
+
+
 def decode_bytes(settings: dict[str, Any]) -> int:
     """Of weights, that a step reads."""
     roofline = plan_model(EngineConfig.from_options(**settings)).roofline(NominalSpeed(1.0, 1.0, 1.0))
@@ -195,8 +210,8 @@ def parse() -> argparse.Namespace:
         "--also",
         nargs="*",
         default=[],
-        metavar="NAME=ENGINE:DIRECTORY",
-        help="another checkpoint, by one of the engines",
+        metavar="NAME=ENGINE:MODEL",
+        help="another checkpoint, by jaxengine, vllm, transformers, or llama_cpp, for which it is a GGUF file",
     )
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prompt-len", type=int, default=128)
@@ -204,6 +219,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--vllm-python", help="interpreter of an environment that has vLLM")
     parser.add_argument("--transformers-python", help="interpreter of an environment that has torch and transformers")
+    parser.add_argument("--llama-cpp-python", help="interpreter of an environment that has llama-cpp-python")
     parser.add_argument("--engine-options", type=json.loads, default={}, help="further options of jaxengine, as JSON")
     parser.add_argument("--json", type=Path, help="file for the results")
     return parser.parse_args()
@@ -214,8 +230,8 @@ def turned(peers: list[Peer], round_number: int) -> list[Peer]:
     return peers[start:] + peers[:start]
 
 
-def summary(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """For each engine and measure all rounds and their median; the median ratio of jaxengine to each of the others."""
+def summary(rounds: list[dict[str, dict[str, float]]], ours: Sequence[str]) -> dict[str, Any]:
+    """For each engine and measure all rounds and their median; the median ratio of each that is `ours` to each of the others."""
     if not rounds:
         return {}
     engines = list(rounds[0])
@@ -228,14 +244,17 @@ def summary(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
         measure: {
             "median": {name: round(median(found[name][measure] for found in rounds), 3) for name in engines},
             "all": {name: [round(found[name][measure], 3) for found in rounds] for name in engines},
-            "ratio": {name: round(ratio(rounds, measure, name), 2) for name in engines if name != "jaxengine"},
+            "ratio": {
+                own: {name: round(ratio(rounds, measure, own, name), 2) for name in engines if name != own}
+                for own in ours
+            },
         }
         for measure in MEASURES
     }
 
 
-def ratio(rounds: list[dict[str, dict[str, float]]], measure: str, other: str) -> float:
-    return median(found["jaxengine"][measure] / found[other][measure] for found in rounds)
+def ratio(rounds: list[dict[str, dict[str, float]]], measure: str, own: str, other: str) -> float:
+    return median(found[own][measure] / found[other][measure] for found in rounds)
 
 
 def show(measured: dict[Load, list[dict[str, dict[str, float]]]]) -> None:
@@ -246,7 +265,9 @@ def show(measured: dict[Load, list[dict[str, dict[str, float]]]]) -> None:
             cells = []
             for measure, form in zip(MEASURES, ("{:.1f}", "{:.1f}", "{:.3f}"), strict=True):
                 cell = form.format(median(found[name][measure] for found in rounds))
-                cells.append(cell if name == "jaxengine" else f"{cell} ({ratio(rounds, measure, name):.2f})")
+                cells.append(
+                    cell if name == "jaxengine" else f"{cell} ({ratio(rounds, measure, 'jaxengine', name):.2f})"
+                )
             shares = [found[name]["of_bandwidth"] for found in rounds if "of_bandwidth" in found[name]]
             cells.append(f"{median(shares):.0%}" if shares else "")
             table.add_row(str(load) if name == "jaxengine" else "", name, *cells)
