@@ -25,28 +25,34 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 from tqdm import tqdm
 
+from buckets import Bucket
 from examples.embedded_model import chat, sums
 from examples.embedded_model.corpus import render
 from examples.embedded_model.stories import story
 from jaxengine import LLM, SamplingParams, embedded
 from jaxengine.bench import machine
 from jaxengine.bench.accepted import AcceptedDrafts
+from jaxengine.device.sampling import Variant
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "none": {},
     "eagle3": {"method": "eagle3", "model": str(embedded.draft_path()), "num_speculative_tokens": 3},
     "ngram": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
 }
-KINDS = ("stories", "chat", "arithmetic")
+KINDS = ("stories", "chat", "arithmetic", "noise")
 AT_LEAST = 8
 """Requests of a round."""
+TURNS = 60
+"""Of plain steps."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32], help="at once")
+    parser.add_argument("--kinds", nargs="*", default=KINDS, help="of requests; none: plain steps alone")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--repeat", type=int, default=7, help="rounds that count")
     parser.add_argument("--methods", nargs="+", default=["eagle3", "ngram"], choices=list(METHODS), help="beside none")
@@ -63,11 +69,19 @@ def main() -> None:
                 str(count): measure(engines, kind, count, arguments)
                 for count in ([most] if kind == "noise" else arguments.requests)
             }
-            for kind in (*KINDS, "noise")
+            for kind in arguments.kinds
         }
+        plain = {str(rows): plain_steps(engines, rows) for rows in arguments.requests}
     print(
         json.dumps(
-            {"benchmark": "drafts", "machine": machine.describe(), **vars(arguments), "results": results}, indent=1
+            {
+                "benchmark": "drafts",
+                "machine": machine.describe(),
+                **vars(arguments),
+                "results": results,
+                "plain_steps": plain,
+            },
+            indent=1,
         )
     )
 
@@ -144,6 +158,33 @@ def told(engine: Measured, beside: Measured) -> dict[str, Any]:
 
 def _saved(taken: Sequence[float], beside: Sequence[float]) -> float:
     return round(statistics.median(1 - mine / its for mine, its in zip(taken, beside, strict=True)), 3)
+
+
+def plain_steps(engines: Mapping[str, Measured], rows: int) -> dict[str, dict[str, float]]:
+    """What a step without drafts takes of each, of the smallest bucket for so many rows of one token."""
+    names, taken = list(engines), {name: list[float]() for name in engines}
+    for _ in range(TURNS):
+        names.append(names.pop(0))
+        for name in names:
+            taken[name].append(_plain_step(engines[name].llm._engine.core._runner, rows))
+    return {
+        name: {"cpu_ms": round(1e3 * statistics.median(own), 3), "more": 0.0 - _saved(own, taken["none"])}
+        for name, own in taken.items()
+    }
+
+
+def _plain_step(runner: Any, rows: int) -> float:
+    """Seconds of all threads."""
+    bucket = min((bucket for bucket in runner.buckets if bucket.batch >= rows), key=_tokens)
+    step = runner._dummy(runner.space.layout(bucket))
+    begun = time.process_time()
+    state = runner._forward(runner.space.layout(bucket), step)
+    jax.block_until_ready(runner._sample(runner._sample_shape(rows, Variant.GREEDY), *state[:2]))
+    return time.process_time() - begun
+
+
+def _tokens(bucket: Bucket) -> int:
+    return bucket.tokens
 
 
 def requests(kind: str, count: int, max_tokens: int) -> tuple[list[Any], list[SamplingParams]]:
