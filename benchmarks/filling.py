@@ -146,7 +146,8 @@ def mixers(config: Any, devices: int) -> tuple[Mixer, ...]:
 class Filling:
     """A full step on one device of `chip`, whose layers have these `mixers`.
 
-    Pairs of a token and an expert are spread evenly: of `pairs` in all each of `experts` has as many.
+    Of `pairs` of a token and one of `experts` this device has its part. As many experts are touched as choices by chance would
+    touch, as in the bound; those have as many pairs each.
     """
 
     chip: str
@@ -229,8 +230,11 @@ class Filling:
 
     def _sizes(self, groups: int) -> np.ndarray:
         """Rows of each of this device's experts."""
-        upto = np.arange(groups + 1) * self.pairs // self.experts
-        return np.diff(upto)
+        tokens = self.rows.bucket.tokens
+        missed = (1 - self.pairs / tokens / self.experts) ** tokens
+        touched = max(1, round(groups * (1 - missed)))
+        sizes = np.diff(np.arange(touched + 1) * (self.pairs * groups // self.experts) // touched)
+        return np.pad(sizes, (0, groups - touched))
 
     def _ragged(self, shapes: Shapes) -> Scalars:
         """XLA's kernel: how many visits there are, where groups begin, each visit's group, and its tile of rows."""

@@ -42,8 +42,8 @@ At 256x1 34c190a has the first two changes of its round already, which took 1 to
 devices of one core and decoders of attention, to all positions, a window or latent vectors, of delta rules and of experts: a full
 step, of rows that decode at `--context` positions or of one prompt from its beginning. `schedule.cycles` has attention and
 recurrences in it, which neither estimate nor bound has; `mixing_bound` is the least that they take, `reading` all bytes that are
-moved, at the published bandwidth, and `schedule.share` both bounds over the larger one of cycles and reading. Tokens go evenly to
-experts.
+moved, at the published bandwidth, and `schedule.share` both bounds over the larger one of cycles and reading. As many experts are
+touched as tokens that choose by chance touch.
 
 What devices send each other is under `schedule.sent`, and is in no other figure: each collective of the program with the bytes of
 its whole array, whether it is started and waited for apart (`asynchronous`), and thousands of cycles of all at the links' nominal
