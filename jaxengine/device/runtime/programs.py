@@ -51,6 +51,7 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
             max_logprobs=space.max_logprobs,
             layout=space.device_layout,
             num_drafts=space.num_drafts,
+            platform=space.platform,
         )
         return space.everywhere(outputs), space.pinned(slots)
 

@@ -59,6 +59,7 @@ def sample(
     max_logprobs: int,
     layout: Layout = ONE_DEVICE,
     num_drafts: int = 0,
+    platform: str | None = None,
 ) -> tuple[SampleOutputs, Slots]:
     """Choose one token per row of `logits [R, V]`, and note it in the slots of `inputs`.
 
@@ -80,6 +81,7 @@ def sample(
         max_logprobs: how many of the most likely tokens the `FULL` variant reports, at most V.
         layout: where there is a mesh, each device works on its part of the vocabulary and only numbers per row are exchanged.
         num_drafts: the most that a sequence has among the rows. What is sampled in the place of one is compared with it.
+        platform: what it is lowered for; None: traced for each platform, which takes three times as long.
 
     Returns:
         What was sampled, -1 behind a wrong draft, and the slots with the tokens as their last ones; `FULL` also counts those of
@@ -92,14 +94,14 @@ def sample(
     def part(logits: Array, inputs: SampleInputs, slots: Slots, counts: Array) -> tuple[SampleOutputs, Array]:
         slots = replace(slots, counts=counts)
         run = _Sampler(variant, vocabulary, max_logprobs)
-        outputs = lax.platform_dependent(
-            logits,
-            inputs,
-            slots,
-            cpu=functools.partial(run.in_groups, most=CPU_ROWS[variant]),
-            tpu=functools.partial(run.in_groups, most=TPU_ROWS[variant]),
-            default=run.at_once,
-        )
+        grouped = {
+            name: functools.partial(run.in_groups, most=rows[variant])
+            for name, rows in (("cpu", CPU_ROWS), ("tpu", TPU_ROWS))
+        }
+        if platform is None:
+            outputs = lax.platform_dependent(logits, inputs, slots, default=run.at_once, **grouped)
+        else:
+            outputs = grouped.get(platform, run.at_once)(logits, inputs, slots)
         if variant is Variant.FULL:
             gains, _ = gained(inputs, outputs.tokens, num_drafts)
             counted = jnp.where(Rows.of(inputs, slots).need(Needs.PENALTIES) & gains, inputs.writes, 0)
