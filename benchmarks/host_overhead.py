@@ -26,7 +26,7 @@ from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 from jaxengine.device.runtime.slot_state import SlotTable
-from jaxengine.front.postprocess import Postprocessor, Progress, group_by_request
+from jaxengine.front.postprocess import Postprocessor, Progress
 from jaxengine.host.engine.recorder import Recorder
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
@@ -140,8 +140,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
             watch.start()
             updates = scheduler.commit(before[0], before[1].wait())
             watch.lap("commit")
-            for request_id, news in group_by_request(updates).items():
-                progress[request_id].process(news)
+            for update in updates:
+                progress[update.request_id].take(update)  # nothing is due before the end
             watch.lap("outputs")
             recorder.take(updates, time.monotonic())
             recorder.end_step(before[0], launched=0.0, ready=0.0, more=True)

@@ -25,7 +25,7 @@ from jaxengine.contract.messages import (
 from jaxengine.contract.metrics import EngineStatistics
 from jaxengine.contract.outputs import Output
 from jaxengine.contract.request import Request
-from jaxengine.front.postprocess import Postprocessor, Progress, group_by_request
+from jaxengine.front.postprocess import Postprocessor, Progress
 
 
 class InlineClient:
@@ -130,11 +130,15 @@ class InlineClient:
         Raises:
             EngineDeadError: a step failed, or the engine had stopped before. Every request in flight is lost.
         """
+        due: dict[str, Progress] = {}
+        for update in self._engine.step():
+            # None: aborted, or under way when a stop string ended it
+            progress = self._open.get(update.request_id)
+            if progress is not None and progress.take(update):
+                due[update.request_id] = progress
         outputs = []
-        for request_id, updates in group_by_request(self._engine.step()).items():
-            if (progress := self._open.get(request_id)) is None:
-                continue  # aborted, or under way when a stop string ended it
-            output, ended = progress.process(updates)
+        for request_id, progress in due.items():
+            output, ended = progress.tell()
             if output is not None:
                 outputs.append(output)
             if progress.finished:

@@ -17,7 +17,7 @@ from jaxengine.contract.outputs import CompletionOutput, RequestOutput
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.contract.updates import Admission, SequenceUpdate
-from jaxengine.front.postprocess import Postprocessor, Progress, group_by_request
+from jaxengine.front.postprocess import Postprocessor, Progress
 from jaxengine.text.tokenizer import Tokenizer
 from tests.text import tiny
 
@@ -314,9 +314,13 @@ def test_an_output_that_cannot_be_built_ends_its_request(caplog: pytest.LogCaptu
     assert post.process([update(IDS[1])]) == NOTHING
 
 
-def test_updates_are_grouped_by_request_in_order() -> None:
-    updates = [update(1, request_id="a"), update(2, request_id="b"), update(3, request_id="a", index=1)]
-    assert group_by_request(updates) == {"a": [updates[0], updates[2]], "b": [updates[1]]}
+def test_nothing_is_due_before_there_is_something_to_tell() -> None:
+    final = Postprocessor(TOKENIZER).begin(request(output_kind=FINAL_ONLY, n=2, temperature=1.0))
+    assert not final.take(update(IDS[0]))
+    assert not final.take(update(IDS[0], index=1, finish="length"))
+    assert final.take(update(IDS[1], finish="length"))
+    delta = Postprocessor(TOKENIZER).begin(request(output_kind=DELTA))
+    assert delta.take(update(IDS[0]))
 
 
 def test_several_updates_come_in_one_output() -> None:
