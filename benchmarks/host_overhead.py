@@ -38,7 +38,7 @@ from tests.fakes import FakePending, FakeRunner
 VOCAB = 512
 PHASES = ("schedule", "pad", "commit")
 WARM_UP_STEPS = 20
-SPARE_TOKENS = 100
+SPARE_TOKENS = 400
 """What the first sequences generate while the last ones still compute their prompts."""
 
 
@@ -126,10 +126,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         watch.lap("schedule")
         assert batch is not None
         slots.begin(batch.begin)
-        decoding = batch.bucket == decode
+        decoding = batch.rows.tokens.count(None) == sequences
         watch.start()
         tables.write(batch.tables)
-        if decoding:
+        if batch.bucket == decode:
             rows = FlatRows.of(batch.rows)
             kept = KeptPlaces.of(rows)
             order, num_sampled, _ = slots.order(kept)

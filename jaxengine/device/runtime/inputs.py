@@ -9,8 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
-from operator import le
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,24 +124,20 @@ class FlatRows:
         if rows.tokens.count(None) == len(rows) == rows.counts.count(1):  # a step that only decodes
             return cls(slots, np.ones(len(rows), np.int32), starts, -slots, rows.wants)
         counts = np.array(rows.counts, np.int32)
-        if rows.tokens.count(None) == len(rows):
-            flat, fitting = _of_device(slots, counts, num_slots), max(rows.counts) <= 1 + num_drafts
-        else:
-            places = [
-                range(-slot, -slot - count * num_slots, -num_slots) if given is None else given
-                for slot, count, given in zip(rows.slots, rows.counts, rows.tokens, strict=True)
-            ]
-            flat = np.array(list(chain.from_iterable(places)), np.int32)
-            most = [1 + num_drafts if given is None else len(given) for given in rows.tokens]
-            fitting = list(map(len, places)) == rows.counts and all(map(le, rows.counts, most))
-        if not fitting:
-            wrong = next(
-                row for row in rows if row.num_tokens > 1 + num_drafts or row.num_tokens != len(row.tokens or (0,))
-            )
+        flat = _of_device(slots, counts, num_slots)
+        given = [(row, tokens) for row, tokens in enumerate(rows.tokens) if tokens is not None]
+        fits = counts <= 1 + num_drafts
+        for row, tokens in given:
+            fits[row] = len(tokens) == counts[row]
+        if not fits.all():
+            wrong = rows[int(fits.argmin())]
             raise ValueError(
                 f"the row of slot {wrong.slot} says that it has {wrong.num_tokens} tokens: without tokens it has one and at most "
                 f"the {num_drafts} drafts that the device keeps, and otherwise as many as it brings"
             )
+        ends = np.cumsum(counts)
+        for row, tokens in given:
+            flat[ends[row] - len(tokens) : ends[row]] = tokens
         return cls(slots, counts, starts, flat, rows.wants)
 
     def __len__(self) -> int:
@@ -215,13 +209,13 @@ class KeptPlaces:
             none = np.full(len(rows), -1, np.int32)
             zeros = np.zeros(len(rows), np.int32)
             return cls(numbers, rows.counts - 1, zeros, rows.slots, none, rows.slots, zeros != 0)
-        first = next(iter(rows.wants), None)
-        if isinstance(first, Sample) and rows.wants.count(first) == len(rows):  # all decode, with as many drafts
-            of_row = np.repeat(np.arange(len(rows), dtype=np.int32), first.last)
-            behind = np.tile(np.arange(first.last, dtype=np.int32), len(rows))
+        if {Sample, type(None)}.issuperset(map(type, rows.wants)):
+            lasts = np.array([0 if want is None else want.last for want in rows.wants], np.int32)  # type: ignore[union-attr]
+            of_row = np.repeat(np.arange(len(rows), dtype=np.int32), lasts)
+            behind = np.arange(len(of_row), dtype=np.int32) - np.repeat(np.cumsum(lasts, dtype=np.int32) - lasts, lasts)
             of_slot = rows.slots[of_row]
             none = np.full(len(of_row), -1, np.int32)
-            return cls(of_row, rows.counts[of_row] - first.last + behind, behind, of_slot, none, of_slot, none > 0)
+            return cls(of_row, (rows.counts - lasts)[of_row] + behind, behind, of_slot, none, of_slot, none > 0)
         places: list[
             tuple[int, int, int, int, bool, bool]
         ] = []  # row, at, nth, target, whether written, whether pooled

@@ -53,34 +53,39 @@ class Recorder:
         """Note what one step yielded; `now` is when it reached the host."""
         if not self._listeners:
             return
-        requests, gaps = self._requests, self._gaps
+        requests, lasts, num_generated = self._requests, list[float](), 0
         for update in updates:
-            count = len(update.token_ids)
-            request = requests.get(update.request_id)
-            if request is None or not (count or update.finish_reason):
+            request_id, number, token_ids, _, admission, _, reason, _, num_drafts, num_right, _, _ = update
+            count = len(token_ids)
+            request = requests.get(request_id)
+            if request is None or not (count or reason):
                 continue
-            self._num_generated += count
-            sequence = request.sequences.get(update.index)
+            num_generated += count
+            sequence = request.sequences.get(number)
             if sequence is None:
-                if update.finish_reason in NO_OUTPUT and not count:
-                    self._lose_sequence(request, update.finish_reason)
+                if reason in NO_OUTPUT and not count:
+                    self._lose_sequence(request, reason)
                     continue
-                sequence = request.sequences[update.index] = _SequenceTimes(
-                    request, update.index, update.admission, now
-                )
+                sequence = request.sequences[number] = _SequenceTimes(request, number, admission, now)
                 self._first_tokens.append(sequence.first_token_stats())
                 sequence.num_generated = count
                 count -= 1
             else:
                 sequence.num_generated += count
-                sequence.admission = update.admission
-            if count > 0:
-                gaps[(now - sequence.last_token) / count] += count
+                sequence.admission = admission
+            if count == 1:
+                lasts.append(sequence.last_token)
                 sequence.last_token = now
-            if update.num_draft_tokens:
-                self._drafts[update.num_draft_tokens, update.num_accepted_tokens] += 1
-            if update.finish_reason is not None:
-                self._ended.append((sequence, update.finish_reason))
+            elif count:
+                self._gaps[(now - sequence.last_token) / count] += count
+                sequence.last_token = now
+            if num_drafts:
+                self._drafts[num_drafts, num_right] += 1
+            if reason is not None:
+                self._ended.append((sequence, reason))
+        self._num_generated += num_generated
+        for last, times in Counter(lasts).items():  # those that decode together share it
+            self._gaps[now - last] += times
 
     def stop(self, request_id: str, index: int) -> None:
         """A stop string ended this sequence, unless its tokens had ended it before that was found."""

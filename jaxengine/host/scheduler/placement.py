@@ -111,11 +111,10 @@ class Placement:
         for sequence in [
             sequence
             for sequence in self.running
-            # what it computes next is not covered, nor what is known or proposed
-            if sequence.num_computed >= sequence.covered_end
-            or sequence.num_tokens > sequence.covered_end
+            # what it computes next with its drafts is not covered, nor what is known or proposed
+            if sequence.num_computed + sequence.max_offered >= (covered := sequence.covered_end)
+            or sequence.num_tokens > covered
             or (sequence.drafts is not None and sequence.drafts.proposal)
-            or sequence.num_computed + sequence.max_offered >= sequence.covered_end
         ]:
             if sequence.state is not State.RUNNING or sequence.waits:
                 continue  # preempted since, or with nothing to compute

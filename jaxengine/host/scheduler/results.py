@@ -66,13 +66,14 @@ def _apply_plain(sequences: list[Sequence], tokens: list[int], logprobs: Logprob
         if sequence.state is over:
             continue
         sequence.pending -= 1
-        if token in sequence.ends or sequence.num_tokens + 1 >= sequence.max_length:
+        at = sequence.num_tokens
+        if token in sequence.ends or at + 1 >= sequence.max_length:
             _add(applied, sequence, _take_tokens(sequence, (token,), (row_logprobs,)))
             continue
-        position = sequence.num_tokens - sequence.num_prompt
         sequence.append(token)
+        position = at - sequence.num_prompt
         updates.append(of_token(sequence.request_id, sequence.index, token, row_logprobs, sequence.admission, position))
-        if sequence.num_tokens >= sequence.publishes_at:
+        if at + 1 >= sequence.publishes_at:
             applied.filled.append(sequence)
 
 
