@@ -121,19 +121,15 @@ class Tower(nnx.Module):
         """The pool with the embeddings of the stream in the rows `targets [M]`; a target behind its end is of none."""
         return pool.at[targets].set(self.embeddings(x, tapped, step).astype(pool.dtype), mode="drop")
 
-    def stream(self, patches: jax.Array, step: TowerStep) -> tuple[jax.Array, Sequence[jax.Array]]:
-        """The stream behind the last layer, and behind those that are read beside it."""
+    def __call__(self, patches: jax.Array, step: TowerStep) -> jax.Array:
+        """All of it at once, as the programs of an encoder do it one after the other: `[M, (1 + taps) * E]`."""
         x, shared = self.embed_patches(patches, step)
         step, tapped = step.sharing(shared), []
         for number in range(len(self.layers)):
             x = self.run_layer(number, x, step)
             if number in self.config.taps:
                 tapped.append(x)
-        return x, tapped
-
-    def __call__(self, patches: jax.Array, step: TowerStep) -> jax.Array:
-        """All of it: `[M, (1 + taps) * E]`."""
-        return self.embeddings(*self.stream(patches, step), step)
+        return self.embeddings(x, tapped, step)
 
 
 class PatchEmbedding(nnx.Module):
