@@ -37,7 +37,7 @@ class TensorCheckpoint(Protocol):
     def tensors(self) -> Mapping[str, StoredTensor]: ...
 
     def view(self, name: str) -> Array:
-        """The tensor, read-only."""
+        """The tensor, read-only. Each time another object: what is found of one holds as long as that lives."""
         ...
 
     def release(self, name: str) -> None:

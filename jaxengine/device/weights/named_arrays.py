@@ -28,7 +28,7 @@ class NamedArrays:
         self.tensors: Mapping[str, StoredTensor] = {name: _stored(name, array) for name, array in arrays.items()}
 
     def view(self, name: str) -> Array:
-        return np.asarray(self.arrays[name])
+        return np.asarray(self.arrays[name])[...]
 
     def release(self, name: str) -> None:
         """They are the caller's."""

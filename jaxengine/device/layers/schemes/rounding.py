@@ -5,7 +5,7 @@ All are `weights.rules.Made`, of a matrix `[out, in]`.
 
 from __future__ import annotations
 
-import functools
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,22 +22,57 @@ Scales = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 CHUNK = 1 << 16
 """Numbers that are rounded at once: what they become in float32 stays in a processor's cache, and memory is not held for it."""
+FITS = 3
+"""How often integers and scales are chosen by each other; more make the error smaller by a hundredth (`_fitted`)."""
+INSIDE = 1
+"""Steps by which the range of integers is at first wider than what is between the outermost numbers."""
+
+
+class RowsFound(dict[tuple[int, int], Scales]):
+    """Scales and zeros of rows of a matrix, found once: devices share rows, and of a matrix several parameters are made."""
+
+    def of(self, matrix: Array, rows: slice, numbers: Numbers, scales_of: Callable[[Array, Numbers], Scales]) -> Scales:
+        """What `scales_of` finds of these rows."""
+        if (found := self.get((rows.start, rows.stop))) is None:
+            found = self[rows.start, rows.stop] = scales_of(matrix[rows], numbers)
+        return found
+
+
+class TensorsFound:
+    """What was found of each tensor, as long as it lives: a checkpoint gives another object to who comes back later."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, RowsFound] = {}
+
+    def of(self, tensor: Any) -> RowsFound:
+        """Of several tensors together nothing is kept."""
+        if not isinstance(tensor, np.ndarray):
+            return RowsFound()
+        if (found := self._of.get(id(tensor))) is None:
+            found = self._of[id(tensor)] = RowsFound()
+            weakref.finalize(tensor, self._of.pop, id(tensor), None)
+        return found
 
 
 class Rounded:
-    """Numbers by the scales that `scales_of` finds of whole rows."""
+    """Numbers by the scales that `scales_of` finds of whole rows, or that were `found`."""
 
-    def __init__(self, matrix: Array, numbers: Numbers, scales_of: Callable[[Array, Numbers], Scales]) -> None:
-        self._matrix, self._numbers = matrix, numbers
+    def __init__(
+        self,
+        matrix: Array,
+        numbers: Numbers,
+        scales_of: Callable[[Array, Numbers], Scales],
+        found: RowsFound | None = None,
+    ) -> None:
+        self._matrix, self._numbers, self._scales_of = matrix, numbers, scales_of
+        self._found = RowsFound() if found is None else found
         self.shape: tuple[int, ...] = matrix.shape
         self.dtype = np.dtype(np.int8 if numbers.dtype.startswith("int") else numbers.dtype)
-        # devices that share rows ask for the same ones, one after the other
-        self._scales = functools.lru_cache(maxsize=1)(lambda rows: scales_of(self._matrix[slice(*rows)], numbers))
 
     def fill(self, out: Array, part: tuple[slice, ...]) -> None:
         """Write the numbers within `part` to `out`."""
         rows, inputs = part
-        scales, zeros = self._scales((rows.start, rows.stop))
+        scales, zeros = self._found.of(self._matrix, rows, self._numbers, self._scales_of)
         matrix, size = self._matrix[rows, inputs], self._numbers.group
         # one for all of a row serves each of its numbers
         group: Any = slice(None) if size is None else np.arange(inputs.start, inputs.stop) // size
@@ -85,14 +120,14 @@ def paired(numbers: Array) -> Array:
 class GroupScales:
     """Scales `[out, count]`, or with `zeros` the zeros; where there are more than groups, each as often as it takes."""
 
-    def __init__(self, matrix: Array, numbers: Numbers, count: int, *, zeros: bool = False) -> None:
-        self._matrix, self._numbers, self._zeros = matrix, numbers, zeros
+    def __init__(self, matrix: Array, numbers: Numbers, count: int, found: RowsFound, *, zeros: bool = False) -> None:
+        self._matrix, self._numbers, self._found, self._zeros = matrix, numbers, found, zeros
         self.shape: tuple[int, ...] = (matrix.shape[0], count)
 
     def fill(self, out: Array, part: tuple[slice, ...]) -> None:
         """Write what is within `part` to `out`."""
         rows, columns = part
-        found = group_scales(self._matrix[rows], self._numbers)[self._zeros]
+        found = self._found.of(self._matrix, rows, self._numbers, group_scales)[self._zeros]
         np.copyto(out, np.repeat(found, -(-self.shape[1] // found.shape[1]), axis=1)[:, columns], casting="unsafe")
 
 
@@ -118,31 +153,67 @@ def row_scales(matrix: Array, numbers: Numbers | None = None) -> Scales:
 
 
 def group_scales(matrix: Array, numbers: Numbers) -> Scales:
-    """Scales and zeros of groups.
-
-    float8 takes its largest number for the largest magnitude. Integers with zeros take all of theirs for what lies between the
-    least and the greatest number, 0 included; without, the number of the largest magnitude becomes the lowest integer, of which
-    there is one more than above zero: the scale has its sign turned.
-    """
+    """Scales and zeros of groups: of float8 the largest magnitude over its largest number, of integers what `_fitted` finds."""
     outputs, inputs = matrix.shape
     group = numbers.group or inputs
-    count = -(-inputs // group)
-    scales, zeros = np.zeros((outputs, count), np.float32), np.zeros((outputs, count), np.float32)
-    starts = np.arange(0, inputs, group)
+    whole = inputs // group * group
     low, high = limits(numbers.dtype)
+    scales = np.zeros((outputs, -(-inputs // group)), np.float32)
+    zeros = np.zeros_like(scales)
     for chunk in _chunks(matrix):
         wide = matrix[chunk].astype(np.float32)
-        least = np.minimum.reduceat(wide, starts, axis=1)
-        greatest = np.maximum.reduceat(wide, starts, axis=1)
-        if numbers.zeros:
-            least, greatest = np.minimum(least, 0), np.maximum(greatest, 0)
-            scales[chunk] = (greatest - least) / np.float32(high - low)
-            zeros[chunk] = np.rint(low - least / np.where(scales[chunk] == 0, 1, scales[chunk]))
-        elif numbers.dtype.startswith("int"):
-            scales[chunk] = np.where(-least > greatest, least, greatest) / np.float32(low)
-        else:
-            scales[chunk] = np.maximum(-least, greatest) / np.float32(high)
+        parts = [(slice(0, whole // group), wide[:, :whole].reshape(len(wide), -1, group))] if whole else []
+        if whole < inputs:
+            parts.append((slice(-1, None), wide[:, None, whole:]))
+        for columns, groups in parts:
+            if not numbers.dtype.startswith("int"):
+                scales[chunk, columns] = np.maximum(-groups.min(axis=2), groups.max(axis=2)) / np.float32(high)
+                continue
+            found = _fitted(groups, low, high, zeros=numbers.zeros)
+            scales[chunk, columns], zeros[chunk, columns] = map(_in_bfloat16, found)
     return scales, zeros
+
+
+def _fitted(x: NDArray[np.float32], low: float, high: float, *, zeros: bool) -> Scales:
+    """Scales and zeros `[out, Q]` for `x [out, Q, group]` that make the squares of what rounding loses small.
+
+    Rounding to the nearest integers, and the least squares of scale and zero for these integers, in turn: neither makes the sum
+    of squares larger. It begins a little inside of the outermost numbers, of which some are cut off. Without zeros the number of
+    the largest magnitude is at the lowest integer, of which there is one more than above zero: its scale may be below zero.
+    """
+    least, greatest = np.minimum(x.min(axis=2), 0), np.maximum(x.max(axis=2), 0)
+    zero = np.zeros_like(least)
+    if zeros:
+        scale = (greatest - least) / np.float32(high - low + INSIDE)
+        np.divide(-(least + greatest), 2 * scale, out=zero, where=scale > 0)
+        zero += np.float32((low + high) / 2)
+    else:
+        scale = np.where(-least > greatest, least, greatest) / np.float32(low - INSIDE / 2)
+    count, sum_x = x.shape[2], x.sum(axis=2)
+    integers = np.empty_like(x)
+    for _ in range(FITS):
+        np.multiply(x, _inverse(scale)[..., None], out=integers)
+        integers += zero[..., None]
+        np.clip(np.rint(integers, out=integers), low, high, out=integers)
+        squares, products = (np.einsum("oqi,oqi->oq", integers, other) for other in (integers, x))
+        if not zeros:
+            np.divide(products, squares, out=scale, where=squares > 0)
+            continue
+        sum_n = integers.sum(axis=2)
+        spread = count * squares - sum_n * sum_n
+        np.divide(count * products - sum_n * sum_x, spread, out=scale, where=spread > 0)
+        np.divide(sum_n - sum_x * _inverse(scale), count, out=zero, where=spread > 0)
+    return scale, zero
+
+
+def _inverse(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of zero it is 0."""
+    return np.divide(1, scale, out=np.zeros_like(scale), where=scale != 0)
+
+
+def _in_bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """As models in bfloat16 keep them: integers are chosen by what they are multiplied with."""
+    return values.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def limits(dtype: str) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxengine.device.layers.schemes import WEIGHT, part_of
-from jaxengine.device.layers.schemes.rounding import GroupScales, Paired, Rounded, group_scales, paired
+from jaxengine.device.layers.schemes.rounding import GroupScales, Paired, Rounded, TensorsFound, group_scales, paired
 from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.rules import Array, KvHeads, Made, Rule, Transform, Turned
 from jaxengine.errors import ConfigError
@@ -159,13 +159,18 @@ class Scaled(Numbers):
         return (products * factors).astype(context.activation_dtype)
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
+        tensors = TensorsFound()
+
         def weight(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
-            rounded = Rounded(rule.rows(matrix, config, self._plain(shape, rule)), self, group_scales)
+            rounded = Rounded(
+                rule.rows(matrix, config, self._plain(shape, rule)), self, group_scales, tensors.of(matrix)
+            )
             made = Turned(rounded) if rule.stacked else rounded
             return Paired(made, rounded.dtype) if self.paired else made
 
         def of_groups(matrix: Array, config: KvHeads, shape: tuple[int, ...], *, zeros: bool = False) -> Made:
-            return Turned(GroupScales(rule.rows(matrix, config, shape[::-1]), self, shape[0], zeros=zeros))
+            rows = rule.rows(matrix, config, shape[::-1])
+            return Turned(GroupScales(rows, self, shape[0], tensors.of(matrix), zeros=zeros))
 
         def order(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
             return np.arange(shape[0], dtype=np.int32)
@@ -248,7 +253,7 @@ def _times(products: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Arra
     return products * parameters[TENSOR_SCALE] if TENSOR_SCALE in parameters else products
 
 
-INT4 = Scaled(dtype="int4", group=128)
+INT4 = Scaled(dtype="int4", group=128, zeros=True)
 FP8 = Scaled(dtype="float8_e4m3fn")
 
 

@@ -12,10 +12,13 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import ExpertMatrices
 from jaxengine.device.layers.linear import Linear, Matrix
 from jaxengine.device.layers.schemes.by_path import Schemes
+from jaxengine.device.layers.schemes.rounding import Rounded, TensorsFound, group_scales
 from jaxengine.device.layers.schemes.scaled import FP8, INT4, Scaled
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.weights.checkpoint import open_checkpoint
+from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.loader import load
+from jaxengine.device.weights.named_arrays import NamedArrays
 from jaxengine.device.weights.rules import Rule, part, transpose
 from jaxengine.errors import ConfigError
 from tests.device.weights.files import numbers, write_single
@@ -29,9 +32,9 @@ SCHEMES = {
     "int4 a rest": Scaled(dtype="int4", group=20),
     "fp8": FP8,
 }
-STEPS = {"int4": 1 / 8, "int4 zeros": 1 / 14, "int8 zeros": 1 / 250, "int4 a rest": 1 / 8, "fp8": 1 / 28}
-"""Of the largest magnitude of a group: half a step between two numbers, and a little. Without zeros 4 bits end a whole step below
-the largest number of the other sign."""
+STEPS = {"int4": 1 / 8, "int4 zeros": 1 / 7, "int8 zeros": 1 / 120, "int4 a rest": 1 / 8, "fp8": 1 / 28}
+"""Of the largest magnitude of a group: half a step between two numbers for float8. Integers lose up to a whole step of the
+outermost numbers, so that the others lose less, and without zeros of the largest number of the other sign."""
 
 
 def context(**options):
@@ -67,7 +70,7 @@ def stood_for(scheme, parameters):
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_numbers_are_off_by_half_a_step_of_their_group_at_most(name, tmp_path):
+def test_numbers_are_off_by_a_step_of_their_group_at_most(name, tmp_path):
     scheme, matrix = SCHEMES[name], numbers(OUT, IN)
     matrix[3, :16] = 0
     found = stood_for(scheme, made(scheme, matrix, tmp_path))
@@ -80,6 +83,33 @@ def test_numbers_are_off_by_half_a_step_of_their_group_at_most(name, tmp_path):
         assert (np.abs(found[:, own] - matrix[:, own]) <= step * 1.2 + 1e-6).all()
     assert np.abs(found - matrix).max() > 1e-4
     assert (found[3, :16] == 0).all()
+
+
+@pytest.mark.parametrize(("zeros", "least"), [(True, 0.9), (False, 0.95)])
+def test_four_bits_lose_less_than_by_the_outermost_numbers_of_a_group(zeros, least):
+    matrix = np.random.default_rng(0).standard_t(5, (16, 500)).astype(np.float32)
+    kept = Numbers(dtype="int4", group=128, zeros=zeros)
+    integers, group = np.empty(matrix.shape, np.int8), np.arange(500) // 128
+    Rounded(matrix, kept, group_scales).fill(integers, (slice(0, 16), slice(0, 500)))
+    scales, offsets = (part[:, group] for part in group_scales(matrix, kept))
+    found = np.square((integers - offsets) * scales - matrix).sum()
+    outermost = 0.0
+    for first in range(0, 500, 128):
+        own = matrix[:, first : first + 128]
+        lowest, most = own.min(1, keepdims=True), own.max(1, keepdims=True)
+        scale = (most - lowest) / 15 if zeros else np.where(-lowest > most, lowest, most) / -8
+        zero = np.rint(-8 - lowest / scale) if zeros else 0
+        outermost += np.square((np.clip(np.rint(own / scale + zero), -8, 7) - zero) * scale - own).sum()
+    assert found < least * outermost
+
+
+def test_what_was_found_of_a_tensor_goes_with_it():
+    tensors, tensor = TensorsFound(), np.zeros((2, 2), np.float32)
+    tensors.of(tensor)[0, 2] = (tensor, tensor)
+    assert tensors.of(tensor).keys() == {(0, 2)}
+    assert not tensors.of(tensor[...])
+    checkpoint = NamedArrays({"w": tensor})
+    assert checkpoint.view("w") is not checkpoint.view("w")
 
 
 @pytest.mark.parametrize("spec", [("tensor",), (None, "tensor")], ids=str)
