@@ -39,9 +39,9 @@ BY_INPUTS, BY_OUTPUTS = (((1,), (1,)), ((), ())), (((1,), (0,)), ((), ()))
 
 
 def supports(
-    x: Any, gate: AdaptedMatrix, up: AdaptedMatrix, rows: AdapterRows, *, precision: Any, **options: Any
+    x: Any, gate: AdaptedMatrix, up: AdaptedMatrix, rows: AdapterRows, *, gated: Any, precision: Any, **options: Any
 ) -> str | None:
-    """None, or the chip, or what does not fill its tiles."""
+    """None, or the chip, or what does not fill its tiles, or a gate that no kernel computes."""
     chip, mesh = target_chip(), jax.sharding.get_abstract_mesh()
     if chip is None or chip.name not in CHIPS:
         return f"it is for {', '.join(CHIPS)}, got {chip and chip.name}"
@@ -52,6 +52,9 @@ def supports(
         return f"all must be of bfloat16, got {', '.join(sorted(map(str, types)))}"
     if x.shape[0] < MANY_ROWS and chip.name != SIMULATED:
         return f"fewer rows than {MANY_ROWS}, got {x.shape[0]}: reading the matrices is what takes time"
+    number = jax.ShapeDtypeStruct((), jnp.float32)
+    if "erfc" in str(jax.make_jaxpr(gated)(number, number)):
+        return "Pallas has no erfc, of which an exact GELU is made"
     if x.shape[1] % LANES or _outputs(chip, gate, len(x)) is None:
         return f"inputs and outputs must be blocks of {LANES} that fit VMEM, got {list(gate.weight.shape)}"
     return None

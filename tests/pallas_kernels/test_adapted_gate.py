@@ -101,6 +101,6 @@ def test_the_compiler_takes_it_for_many_rows(activation: Gate) -> None:
             traced = jax.jit(multiply).trace(struct(count, 128), matrix, matrix, rows)
             return traced.lower(lowering_platforms=("tpu",)).compile().as_text() or ""
 
-    assert "tpu_custom_call" in compiled(520)
+    assert ("tpu_custom_call" in compiled(520)) == (activation != "gelu")
     if activation == "silu":
         assert "tpu_custom_call" not in compiled(tpu.MANY_ROWS // 2)
