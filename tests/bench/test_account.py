@@ -64,7 +64,7 @@ def test_the_parts_of_a_real_step_are_its_time(tmp_path, capsys):
     assert "paged_attention ms" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.usefixtures("quick_engines")
 def test_drafts_that_were_right_are_told_by_position(tmp_path):
     small = ["--max-num-seqs", "2", "--max-num-batched-tokens", "32", "--max-model-len", "128", "--num-pages", "33"]

@@ -23,6 +23,7 @@ from jaxengine.host.scheduler import arrivals, fetches
 from tests.device.models.cases import Fixture
 from tests.device.tiers.disk.stores import wait_for
 from tests.integration.engines import SMALL, greedy, run, start, token_ids, write_checkpoint, write_config
+from tests.quick import rare_but
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
 
@@ -127,7 +128,9 @@ def test_two_engines_share_a_directory(model, expected, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [{"seed": 1}, {"kv_cache_dtype": "bfloat16"}, {"page_size": 16}], ids=str)
+@pytest.mark.parametrize(
+    "change", rare_but([{"seed": 1}, {"kv_cache_dtype": "bfloat16"}, {"page_size": 16}], [{"seed": 1}]), ids=str
+)
 def test_another_model_finds_nothing(model, tmp_path, change):
     fill(model, tmp_path)
     with closing(start(model, **change)) as engine:

@@ -180,7 +180,7 @@ def test_a_matrix_that_is_not_quantised_though_it_should_be_is_named(plain, tmp_
         pytest.param(
             "qwen3-moe", "nvfp4", {"tensor_parallel_size": 2, "enable_expert_parallel": True}, marks=pytest.mark.rare
         ),
-        pytest.param("phi3", "gptq desc_act", {}, marks=pytest.mark.slow),
+        pytest.param("phi3", "gptq desc_act", {}, marks=pytest.mark.rare),
         pytest.param("gpt-neox", "gptq zeros", {}, marks=pytest.mark.rare),
     ],
 )

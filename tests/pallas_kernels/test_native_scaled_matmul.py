@@ -90,7 +90,7 @@ def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("instructions", rare_but(INSTRUCTIONS, {"x86-64-v3", "x86-64"}))
+@pytest.mark.parametrize("instructions", rare_but(INSTRUCTIONS, {"x86-64-v3"}))
 def test_every_set_of_instructions_multiplies_alike(
     native: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
