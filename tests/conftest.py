@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -40,8 +41,27 @@ os.environ["JAXENGINE_CACHE_DIR"] = os.environ["JAXENGINE_TEST_CACHE"]
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that a version of JAX can make a difference to, and the rare ones as slow."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--share`, by which landings take turns in what is too much for each."""
+    parser.addoption(
+        "--share", metavar="I/N", help="only the tests of share I of N (from 0): the same ones wherever it is asked"
+    )
+
+
+def in_share(name: str, share: str) -> bool:
+    """Whether a test belongs to share "I/N"; each belongs to one of N, whatever tests there are beside it."""
+    index, _, count = share.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise pytest.UsageError(f"--share {share}: give I/N with 0 <= I < N, like 0/3")
+    return zlib.crc32(name.encode()) % int(count) == int(index)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that a version of JAX can make a difference to, and the rare ones as slow; keep one share of them."""
+    share = config.getoption("--share")
+    if share:
+        config.hook.pytest_deselected(items=[item for item in items if not in_share(item.nodeid, share)])
+        items[:] = [item for item in items if in_share(item.nodeid, share)]
     users = {path: loads_jax(path) for path in {item.path for item in items}}
     for item in items:
         if users[item.path]:
