@@ -26,7 +26,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,15 +64,15 @@ class Load:
 
 
 class Peer:
-    """An engine in a process of its own, which runs only while it is asked."""
+    """An engine in a process of its own, which runs only while it is asked: one of the scripts of `benchmarks/peers/`."""
 
-    def __init__(self, name: str, engine: str, python: str, settings: dict[str, Any]) -> None:
-        command = [python, str(PEERS / f"ask_{engine}.py"), json.dumps(settings)]
+    def __init__(self, name: str, script: str, python: str, settings: Mapping[str, Any]) -> None:
+        command = [python, str(PEERS / f"{script}.py"), json.dumps(settings)]
         self.name = name
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
         )
-        self.about = {"engine": engine, "model": Path(settings["model"]).name, **self._answer()}
+        self.about = self._answer()
         self._signal(signal.SIGSTOP)
 
     def __enter__(self) -> Peer:
@@ -85,11 +85,7 @@ class Peer:
 
     def measure(self, prompts: Sequence[Sequence[int]], output_len: int) -> dict[str, float]:
         """Seconds to the first token of all prompts, and output tokens a second, of the whole call and after the first tokens."""
-        assert self._process.stdin is not None
-        self._signal(signal.SIGCONT)
-        print(json.dumps({"prompts": prompts, "output_len": output_len}), file=self._process.stdin, flush=True)
-        answer = self._answer()
-        self._signal(signal.SIGSTOP)
+        answer = self.ask({"prompts": prompts, "output_len": output_len})
         expected = len(prompts) * output_len
         if answer["tokens"] != expected:
             raise SystemExit(f"{self.name} generated {answer['tokens']} tokens, not {expected}")
@@ -100,6 +96,15 @@ class Peer:
             "decode_tokens_per_s": decode,
             "first_token_s": first,
         }
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """What it answers; it runs meanwhile."""
+        assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
+        print(json.dumps(question), file=self._process.stdin, flush=True)
+        answer = self._answer()
+        self._signal(signal.SIGSTOP)
+        return answer
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -127,12 +132,14 @@ def main() -> None:
     rng = random.Random(0)
     measured: dict[Load, list[dict[str, dict[str, float]]]] = {load: [] for load in loads}
     with ExitStack() as stack, tqdm(total=len(loads) * (options.rounds + 1), unit="load") as progress:
-        peers, read_bytes = [], {}
+        peers, about, read_bytes = [], {}, {}
         for name, engine, own in engines(options):
             progress.set_description(f"{name}: loading")
-            peers.append(stack.enter_context(Peer(name, engine, interpreter(options, engine), settings | own)))
+            given = settings | own
+            peers.append(stack.enter_context(Peer(name, f"ask_{engine}", interpreter(options, engine), given)))
+            about[name] = {"engine": engine, "model": Path(given["model"]).name, **peers[-1].about}
             if engine == "jaxengine":
-                read_bytes[name] = decode_bytes(settings | own)
+                read_bytes[name] = decode_bytes(given)
         for round_number in range(-1, options.rounds):
             for load in loads:
                 prompts = load.prompts(rng, vocab_size)
@@ -154,7 +161,7 @@ def main() -> None:
                     "model": options.model.name,
                     "dtype": options.dtype,
                     "engine_options": options.engine_options,
-                    "engines": {peer.name: peer.about for peer in peers},
+                    "engines": about,
                     "decode_bytes": read_bytes,
                     "loads": [vars(load) | summary(rounds, list(read_bytes)) for load, rounds in measured.items()],
                 }
