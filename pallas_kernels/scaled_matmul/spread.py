@@ -68,7 +68,7 @@ def _spread(
     group: int,
     precision: jax.lax.Precision,
 ) -> jax.Array:
-    own = _own_group(scales, weight.shape[1], group, x.dtype)
+    own = _own_group(len(scales), weight.shape[1], group, x.dtype)
     wide = {"precision": precision, "preferred_element_type": jnp.float32}
     spread = jax.lax.dot_general(scales.astype(x.dtype), own, (((0,), (0,)), ((), ())), **wide)
     matrix = (weight.astype(jnp.float32) * spread).astype(x.dtype)
@@ -85,12 +85,18 @@ def without_zeros(
     precision: jax.lax.Precision,
 ) -> jax.Array:
     """`products` with a matrix whose zeros were left out, less what they take away: `x [..., I]` is as it was multiplied."""
-    wide = {"precision": precision, "preferred_element_type": jnp.float32}
-    sums = jnp.einsum("...i,ki->...k", x, _own_group(scales, x.shape[-1], group, x.dtype), **wide)
+    sums = group_sums(x, len(scales), group=group, precision=precision)
     taken = zeros.astype(jnp.float32) * scales.astype(jnp.float32)
     return products - jnp.einsum("...k,ko->...o", sums, taken, precision=jax.lax.Precision.HIGHEST)
 
 
-def _own_group(scales: jax.Array, inputs: int, group: int, dtype: DTypeLike) -> jax.Array:
+def group_sums(x: jax.Array, groups: int, *, group: int, precision: jax.lax.Precision) -> jax.Array:
+    """Of the inputs `x [..., I]` of each group, float32 `[..., Q]`."""
+    wide = {"precision": precision, "preferred_element_type": jnp.float32}
+    found: jax.Array = jnp.einsum("...i,ki->...k", x, _own_group(groups, x.shape[-1], group, x.dtype), **wide)
+    return found
+
+
+def _own_group(groups: int, inputs: int, group: int, dtype: DTypeLike) -> jax.Array:
     """`[Q, I]`, one where an input is of a group and zero elsewhere."""
-    return (jnp.arange(len(scales))[:, None] == jnp.arange(inputs) // group).astype(dtype)
+    return (jnp.arange(groups)[:, None] == jnp.arange(inputs) // group).astype(dtype)

@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from pallas_kernels.scaled_matmul.spread import without_zeros
+from pallas_kernels.scaled_matmul.spread import group_sums, without_zeros
 from pallas_kernels.scaled_matmul.tpu_numbers import numbers
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu.chip import MIB, NO_TPU, Chip, target_chip
@@ -68,19 +68,35 @@ def scaled_matmul(
     chip = target_chip()
     assert chip is not None  # `supports` has seen to it
     rows = x.reshape(-1, x.shape[-1]).astype(compute)
-    products = _multiply(chip, group, pairs, rows, weight, scales)
-    if zeros is not None:
+    few = _few_rows(len(rows), len(scales), group)
+    taken = None
+    if zeros is not None and few:
+        taken = zeros, group_sums(rows, len(scales), group=group, precision=precision)
+    products = _multiply(chip, group, pairs, rows, weight, scales, taken)
+    if zeros is not None and not few:  # XLA's product for them rounds results as well
         products = without_zeros(products, rows, scales, zeros, group=group, precision=precision)
     return products.reshape(*x.shape[:-1], -1)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))  # layers share what takes seconds to trace
-def _multiply(chip: Chip, group: int, pairs: str, x: jax.Array, weight: jax.Array, scales: jax.Array) -> jax.Array:
+def _multiply(
+    chip: Chip,
+    group: int,
+    pairs: str,
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    taken: tuple[jax.Array, jax.Array] | None,
+) -> jax.Array:
+    """`taken`: zeros, and the sums of each group's inputs `[N, Q]`, as often as which they are taken off."""
     (count, inputs), outputs = x.shape, scales.shape[1]
-    few = count <= FEW_ROWS and (len(scales) == 1 or group % LANES == 0)
+    few = _few_rows(count, len(scales), group)
     rows = min(ROWS, count)
     block = block_outputs(chip, weight, outputs, few=few)
     kept = block * len(weight) // outputs
+    groups = len(scales)
+    of_outputs = pl.BlockSpec((groups, block), lambda at, row: (0, at))
+    of_rows = pl.BlockSpec((rows, groups), lambda at, row: (row, 0))
     return pl.pallas_call(
         functools.partial(_few if few else _many, group=group, pairs=pairs, chip=chip),
         name="scaled_matmul",
@@ -88,7 +104,8 @@ def _multiply(chip: Chip, group: int, pairs: str, x: jax.Array, weight: jax.Arra
         in_specs=[
             pl.BlockSpec((rows, inputs), lambda at, row: (row, 0)),
             pl.BlockSpec((kept, inputs), lambda at, row: (at, 0)),
-            pl.BlockSpec((len(scales), block), lambda at, row: (0, at)),
+            of_outputs,
+            *([] if taken is None else [of_outputs, of_rows]),
         ],
         out_specs=pl.BlockSpec((rows, block), lambda at, row: (row, at)),
         out_shape=jax.ShapeDtypeStruct((count, outputs), jnp.float32),
@@ -97,16 +114,38 @@ def _multiply(chip: Chip, group: int, pairs: str, x: jax.Array, weight: jax.Arra
             dimension_semantics=("parallel", "arbitrary"),
             vmem_limit_bytes=min(_vmem_bytes(weight, block, rows) + 24 * MIB, chip.vmem_bytes),
         ),
-    )(x, weight, scales)
+    )(x, weight, scales, *(taken or ()))
 
 
-def _few(x: Any, weight: Any, scales: Any, products: Any, *, group: int, pairs: str, chip: Chip) -> None:
+def _few_rows(count: int, groups: int, group: int) -> bool:
+    return count <= FEW_ROWS and (groups == 1 or group % LANES == 0)
+
+
+def _few(x: Any, weight: Any, scales: Any, *rest: Any, group: int, pairs: str, chip: Chip) -> None:
+    """`rest`: what is taken off, if anything is, and products."""
+    *taken, products = rest
     sums = jnp.zeros(products.shape, jnp.float32)
     for number in range(scales.shape[0]):
         own = slice(number * group, min((number + 1) * group, x.shape[1]))
         of_group = _product(x[:, own], numbers(weight[:, own], pairs=pairs, chip=chip))
         sums += of_group * scales[number : number + 1, :].astype(jnp.float32)
-    products[...] = sums
+    products[...] = sums - _taken(scales[...], *(array[...] for array in taken)) if taken else sums
+
+
+def _taken(scales: jax.Array, zeros: jax.Array, inputs: jax.Array) -> jax.Array:
+    """Sums of `inputs [N, Q]` times zeros and scales, in one product of bfloat16: a float32 one is six."""
+    factors = zeros.astype(jnp.float32) * scales.astype(jnp.float32)
+    if len(factors) == 1:
+        return inputs * factors
+    (high, low), (inputs_high, inputs_low) = _parts(factors), _parts(inputs)
+    left = jnp.concatenate([inputs_high, inputs_low, inputs_high], axis=1)
+    return jnp.dot(left, jnp.concatenate([high, high, low], axis=0), preferred_element_type=jnp.float32)
+
+
+def _parts(wide: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Two of bfloat16 that add up to float32 numbers but for 2^-17 of each."""
+    high = wide.astype(jnp.bfloat16)
+    return high, (wide - high.astype(jnp.float32)).astype(jnp.bfloat16)
 
 
 def _many(x: Any, weight: Any, scales: Any, products: Any, matrix: Any, *, group: int, pairs: str, chip: Chip) -> None:

@@ -110,7 +110,7 @@ def test_a_tpu_reads_matrices_of_4_bits_as_they_are_kept(target: str, pairs: str
             experts,
             (struct(128, 2880), struct(32, 1440, 2880, dtype=byte), struct(32, dtype=count), struct(32, 90, 2880)),
         ),
-        (dense, (struct(64, 4096), struct(7168, 4096, dtype=byte), struct(32, 14336))),
+        (dense, (struct(64, 4096), struct(7168, 4096, dtype=byte), struct(32, 14336), struct(32, 14336))),
         (dense, (struct(256, 14336), struct(2048, 14336, dtype=byte), struct(112, 4096))),
     ]
     for function, given in cases:
