@@ -38,6 +38,10 @@ constexpr int64_t PAIR_BLOCK = 1536;  // as `BLOCK`, of numbers of half the size
 #define BFLOAT16_PAIRS 0
 #endif
 constexpr int64_t FEW_TILES = 6;  // of rows, at most: with so few a matrix is multiplied as it lies
+constexpr int WIDE_ROWS = PARTS == 2 ? 2 * ROWS : ROWS;  // of a tile whose lanes are summed part by part
+
+// Rows of a tile, at most. With many of them a number of the matrix is multiplied twice as often before the next is read.
+constexpr int64_t tile_rows(int64_t rows) { return rows > FEW_TILES * ROWS ? WIDE_ROWS : ROWS; }
 
 typedef float Vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(2), may_alias));  // pairs of bfloat16
@@ -111,14 +115,21 @@ INLINE Quad lanes_added(__m512 a, __m512 b, __m512 c, __m512 d) {
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
   return (Quad)_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
+#elif WIDTH == 8
+INLINE __m128 quads_added(const Sum& sum) {
+  const __m256 half = (__m256)(sum.part[0] + sum.part[1]);
+  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+INLINE Quad lanes_added(const Sum& first, const Sum& second, const Sum& third, const Sum& fourth) {
+  const __m128 a = quads_added(first), b = quads_added(second), c = quads_added(third), d = quads_added(fourth);
+  const __m128 ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+  const __m128 cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+  return (Quad)_mm_hadd_ps(ab, cd);
+}
 #else
 INLINE float lanes_added(const Sum& sum) {
-#if WIDTH == 8
-  const __m256 half = (__m256)(sum.part[0] + sum.part[1]);
-  const Quad quad = (Quad)_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-#else
   const Quad quad = (sum.part[0] + sum.part[2]) + (sum.part[1] + sum.part[3]);
-#endif
   return (quad[0] + quad[2]) + (quad[1] + quad[3]);
 }
 #endif
@@ -141,41 +152,57 @@ struct Packed {
 
   template <bool SECOND>
   INLINE_MEMBER Vector vector(int64_t input, int q, int part) const {
-    return *reinterpret_cast<const Vector*>(values + input * OUTPUTS + (SECOND * OUTPUTS + q) * LANES + WIDTH * part);
+    Vector found = *reinterpret_cast<const Vector*>(values + input * OUTPUTS + (SECOND * OUTPUTS + q) * LANES + WIDTH * part);
+    IN_REGISTER(found);
+    return found;
   }
 };
 
-// 32 inputs of R rows, which lie like `Packed`.
-template <int R, bool SECOND, typename Weight>
-INLINE void multiply_16(const Weight& weight, int64_t input, const float* x, Sum (&sums)[OUTPUTS][R]) {
-  UNROLLED for (int part = 0; part < PARTS; ++part) {
-    Vector values[OUTPUTS];
-    UNROLLED for (int q = 0; q < OUTPUTS; ++q) values[q] = weight.template vector<SECOND>(input, q, part);
-    UNROLLED for (int r = 0; r < R; ++r) {
-      Vector row = *reinterpret_cast<const Vector*>(x + (SECOND * R + r) * LANES + WIDTH * part);
-      IN_REGISTER(row);
-      UNROLLED for (int q = 0; q < OUTPUTS; ++q) sums[q][r].part[part] = values[q] * row + sums[q][r].part[part];
+// Some lanes of the sums of a tile, by the parts [FIRST, FIRST + COUNT) of them.
+template <int R, int FIRST, int COUNT>
+struct Lanes {
+  Vector sums[OUTPUTS][R][COUNT] = {};
+
+  // 16 of 32 inputs of the rows, which lie like `Packed`.
+  template <bool SECOND, typename Weight>
+  INLINE_MEMBER void multiply_16(const Weight& weight, int64_t input, const float* x) {
+    UNROLLED for (int part = 0; part < COUNT; ++part) {
+      Vector values[OUTPUTS];
+      UNROLLED for (int q = 0; q < OUTPUTS; ++q) values[q] = weight.template vector<SECOND>(input, q, FIRST + part);
+      UNROLLED for (int r = 0; r < R; ++r) {
+        Vector row = *reinterpret_cast<const Vector*>(x + (SECOND * R + r) * LANES + WIDTH * (FIRST + part));
+        IN_REGISTER(row);
+        UNROLLED for (int q = 0; q < OUTPUTS; ++q) sums[q][r][part] = values[q] * row + sums[q][r][part];
+      }
     }
   }
-}
 
-template <int R, typename Weight>
-INLINE void multiply_32(const Weight& weight, int64_t input, const float* x, Sum (&sums)[OUTPUTS][R]) {
-  multiply_16<R, false>(weight, input, x, sums);
-  multiply_16<R, true>(weight, input, x, sums);
-}
+  template <typename Weight>
+  INLINE_MEMBER void multiply_32(const Weight& weight, int64_t input, const float* x) {
+    multiply_16<false>(weight, input, x);
+    multiply_16<true>(weight, input, x);
+  }
 
-template <int R>
-INLINE void multiply_inputs(const Packed& weight, const float* x, int64_t inputs, Sum (&sums)[OUTPUTS][R]) {
-  for (int64_t done = 0; done < inputs; done += CHUNK) multiply_32<R>(weight, done, x + done * R, sums);
+  INLINE_MEMBER void store(Sum (&to)[OUTPUTS][R]) const {
+    UNROLLED for (int q = 0; q < OUTPUTS; ++q) {
+      UNROLLED for (int r = 0; r < R; ++r) {
+        UNROLLED for (int part = 0; part < COUNT; ++part) to[q][r].part[FIRST + part] = sums[q][r][part];
+      }
+    }
+  }
+};
+
+template <int R, int FIRST, int COUNT>
+INLINE void multiply_inputs(const Packed& weight, const float* x, int64_t inputs, Lanes<R, FIRST, COUNT>& lanes) {
+  for (int64_t done = 0; done < inputs; done += CHUNK) lanes.multiply_32(weight, done, x + done * R);
 }
 
 template <int R, typename Weight, int LINES>
-INLINE void multiply_inputs(const Given<Weight, LINES>& weight, const float* x, int64_t inputs, Sum (&sums)[OUTPUTS][R]) {
+INLINE void multiply_inputs(const Given<Weight, LINES>& weight, const float* x, int64_t inputs, Lanes<R, 0, PARTS>& lanes) {
   int64_t done = 0;
   for (; done + CHUNK <= inputs; done += CHUNK) {
     prefetch<LINES, CHUNK>(weight.following, done);
-    multiply_32<R>(weight, done, x + done * R, sums);
+    lanes.multiply_32(weight, done, x + done * R);
   }
   if (done < inputs) {  // x goes on with zeros, and so must the matrix
     Weight rest[OUTPUTS][CHUNK] = {};
@@ -184,7 +211,7 @@ INLINE void multiply_inputs(const Given<Weight, LINES>& weight, const float* x, 
       memcpy(rest[q], weight.outputs[q] + done, (inputs - done) * sizeof(Weight));
       last.outputs[q] = rest[q];
     }
-    multiply_32<R>(last, 0, x + done * R, sums);
+    lanes.multiply_32(last, 0, x + done * R);
   }
 }
 
@@ -197,6 +224,23 @@ struct Place {
 
 template <int R>
 INLINE void add_lanes(const Sum (&sums)[OUTPUTS][R], const Place& place) {
+#if WIDTH == 8
+  const auto put = [&](int r, __m128 pair) __attribute__((always_inline)) {
+    float* out = place.out + r * place.stride;
+    __m64* both = reinterpret_cast<__m64*>(out);
+    if (place.outputs == OUTPUTS) {
+      _mm_storel_pi(both, place.begin ? pair : _mm_add_ps(_mm_loadl_pi(_mm_setzero_ps(), both), pair));
+    } else {
+      *out = place.begin ? pair[0] : *out + pair[0];
+    }
+  };
+  UNROLLED for (int r = 0; r < R; r += 2) {  // two rows at a time
+    const int next = r + 1 < R ? r + 1 : r;
+    const __m128 added = (__m128)lanes_added(sums[0][r], sums[1][r], sums[0][next], sums[1][next]);
+    put(r, added);
+    if (r < next) put(next, _mm_movehl_ps(added, added));
+  }
+#else
   UNROLLED for (int r = 0; r < R; ++r) {
     float* out = place.out + r * place.stride;
 #if WIDTH == 16
@@ -213,27 +257,43 @@ INLINE void add_lanes(const Sum (&sums)[OUTPUTS][R], const Place& place) {
 #endif
     for (int64_t q = 0; q < place.outputs; ++q) out[q] = place.begin ? added[q] : out[q] + added[q];
   }
+#endif
+}
+
+// The lanes of one part, of more rows than the registers hold all lanes of.
+template <int R, int PART>
+NOT_INLINE void part_of_tile(const Packed& weight, const float* x, int64_t inputs, Sum (&sums)[OUTPUTS][R]) {
+  Lanes<R, PART, 1> lanes;
+  multiply_inputs(weight, x, inputs, lanes);
+  lanes.store(sums);
 }
 
 // `OUTPUTS` outputs of R rows, with a block of inputs. Where it is inlined, compilers keep its sums in memory.
 template <int R, typename Weight>
 NOT_INLINE void tile(Weight weight, const float* x, int64_t inputs, Place place) {
-  Sum sums[OUTPUTS][R] = {};
-  multiply_inputs<R>(weight, x, inputs, sums);
+  Sum sums[OUTPUTS][R];
+  if constexpr (R > ROWS) {
+    part_of_tile<R, 0>(weight, x, inputs, sums);
+    part_of_tile<R, PARTS - 1>(weight, x, inputs, sums);
+  } else {
+    Lanes<R, 0, PARTS> lanes;
+    multiply_inputs(weight, x, inputs, lanes);
+    lanes.store(sums);
+  }
   add_lanes<R>(sums, place);
 }
 
-template <int LEAST, typename Weight>
+template <int LEAST, int MOST = ROWS, typename Weight>
 static void tiles(int64_t rows, const Weight& weight, const float* x, int64_t inputs, const Place& place) {
 #define TILE(R) \
-  case R: if constexpr (LEAST <= R && R <= ROWS) tile<R>(weight, x, inputs, place); return;
+  case R: if constexpr (LEAST <= R && R <= MOST) tile<R>(weight, x, inputs, place); return;
   switch (rows) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
 #undef TILE
 }
 
 // `count` rows of `inputs` numbers each, `stride` apart, as float32: of 32, those of a lane's first turn and of its second, 16 of
-// each row in turn, of `places` rows. What is missing in the last 32 is zero.
-template <typename Value>
+// each row in turn, of `places` rows. What is missing in the last 32 is zero. `MORE_FOLLOW`: other outputs, which are asked for meanwhile.
+template <bool MORE_FOLLOW = false, typename Value>
 static void pack(const Value* from, int64_t stride, int64_t count, int64_t inputs, float* to, int64_t places) {
   auto chunk = [&](const Value* values, float* place) {
     UNROLLED for (int part = 0; part < PARTS; ++part) {
@@ -245,7 +305,10 @@ static void pack(const Value* from, int64_t stride, int64_t count, int64_t input
     const Value* values = from + row * stride;
     float* place = to + row * LANES;
     int64_t done = 0;
-    for (; done + CHUNK <= inputs; done += CHUNK) chunk(values + done, place + done * places);
+    for (; done + CHUNK <= inputs; done += CHUNK) {
+      if (MORE_FOLLOW) __builtin_prefetch(values + OUTPUTS * stride + done, 0, 3);
+      chunk(values + done, place + done * places);
+    }
     if (done < inputs) {
       Value rest[CHUNK] = {};
       memcpy(rest, values + done, (inputs - done) * sizeof(Value));
@@ -254,10 +317,10 @@ static void pack(const Value* from, int64_t stride, int64_t count, int64_t input
   }
 }
 
-// Rows of one tile.
-template <typename Value>
+// Rows of one tile, of `tile_rows` at most where they may be `WIDE`.
+template <typename Value, bool WIDE = false>
 static void prepare_floats(const Product& product, int64_t part) {
-  const Split rows(product.rows, ROWS);
+  const Split rows(product.rows, WIDE ? tile_rows(product.rows) : ROWS);
   const int64_t step = block_of(product.inputs, BLOCK), row = rows.start(part), count = rows.size(part);
   for (int64_t block = 0; block < product.inputs; block += step) {
     const int64_t inputs = smaller(step, product.inputs - block);
@@ -271,7 +334,7 @@ template <typename Weight>
 static void outputs_of_floats(const Product& product, int64_t first, int64_t last) {
   const Weight* weight = static_cast<const Weight*>(product.weight);
   const int64_t step = block_of(product.inputs, BLOCK);
-  const Split rows(product.rows, ROWS);
+  const Split rows(product.rows, tile_rows(product.rows));
   auto x = [&](int64_t block, int64_t inputs, int64_t part) {
     return product.prepared_block(block) + rows.start(part) * padded(inputs);
   };
@@ -279,7 +342,7 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
     float* out = product.out + rows.start(part) * product.outputs + output;
     return Place{out, product.outputs, smaller(OUTPUTS, last - output), block == 0};
   };
-  if (rows.count <= FEW_TILES) {  // the matrix is read once, in the order in which it lies
+  if (product.rows <= FEW_TILES * ROWS) {  // the matrix is read once, in the order in which it lies
     for (int64_t output = first; output < last; output += OUTPUTS) {
       for (int64_t part = 0; part < rows.count; ++part) {
         for (int64_t block = 0; block < product.inputs; block += step) {
@@ -299,13 +362,13 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
   for (int64_t block = 0; block < product.inputs; block += step) {
     const int64_t inputs = smaller(step, product.inputs - block), size = OUTPUTS * padded(inputs);
     for (int64_t output = first; output < last; output += OUTPUTS) {
-      pack(weight + output * product.inputs + block, product.inputs, smaller(OUTPUTS, last - output), inputs,
+      pack<true>(weight + output * product.inputs + block, product.inputs, smaller(OUTPUTS, last - output), inputs,
            panel + (output - first) / OUTPUTS * size, OUTPUTS);
     }
     for (int64_t part = 0; part < rows.count; ++part) {
       for (int64_t output = first; output < last; output += OUTPUTS) {
         const Packed packed{panel + (output - first) / OUTPUTS * size};
-        tiles<ROWS - 1>(rows.size(part), packed, x(block, inputs, part), inputs, place(output, block, part));
+        tiles<WIDE_ROWS - 2, WIDE_ROWS>(rows.size(part), packed, x(block, inputs, part), inputs, place(output, block, part));
       }
     }
   }
@@ -395,8 +458,10 @@ static void outputs_of_bfloat16(const Product& product, int64_t first, int64_t l
 }
 
 static void (*const prepare_bfloat16)(const Product&, int64_t) = nullptr;  // rows are multiplied as they lie
+static void (*const prepare_wide_bfloat16)(const Product&, int64_t) = nullptr;
 #else
 static constexpr auto prepare_bfloat16 = prepare_floats<uint16_t>;
+static constexpr auto prepare_wide_bfloat16 = prepare_floats<uint16_t, true>;
 static constexpr auto outputs_of_bfloat16 = outputs_of_floats<uint16_t>;
 #endif
 

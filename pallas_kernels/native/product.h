@@ -127,10 +127,11 @@ template <typename Schedule>
 void multiply(const Product* products, int64_t count, int64_t threads, const Schedule& schedule) {
   const Product& any = products[0];
   const bool integers = any.kind == Kind::int8, wide = any.kind == Kind::float32;
-  const auto prepare = integers ? prepare_integers : wide ? prepare_floats<float> : prepare_bfloat16;
+  const auto prepare = integers ? prepare_integers : wide ? prepare_floats<float, true> : prepare_wide_bfloat16;
   const auto outputs = integers ? outputs_of_integers : wide ? outputs_of_floats<float> : outputs_of_bfloat16;
   const int64_t fit = integers ? TASK_BYTES / larger(1, any.inputs) / SIDE * SIDE : MOST_OUTPUTS;
-  multiply_by(products, count, prepare, integers ? 1 : ROWS, larger(SIDE, smaller(MOST_OUTPUTS, fit)), threads, schedule, outputs);
+  multiply_by(products, count, prepare, integers ? 1 : tile_rows(any.rows), larger(SIDE, smaller(MOST_OUTPUTS, fit)), threads,
+              schedule, outputs);
 }
 
 }  // namespace native
