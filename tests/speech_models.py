@@ -38,7 +38,7 @@ def config() -> dict[str, Any]:
     """config.json."""
     recorded: dict[str, Any] = whisper_case.load().config  # type: ignore[assignment]
     return {
-        **recorded,
+        **{key: value for key, value in recorded.items() if key != "alignment_heads"},
         "vocab_size": VOCABULARY,
         "num_mel_bins": MELS,
         "max_source_positions": PLACES,
@@ -73,6 +73,7 @@ def whisper_directory(folder: Path) -> Path:
         "suppress_tokens": [id_of("<|startoflm|>"), id_of("<|startofprev|>"), id_of("<|nospeech|>")],
         "begin_suppress_tokens": [32, id_of("<|endoftext|>")],
         "max_initial_timestamp_index": 50,
+        "alignment_heads": whisper_case.HEADS,
     }
     (folder / "generation_config.json").write_text(json.dumps(said))
     extractor = {

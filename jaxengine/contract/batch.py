@@ -144,6 +144,18 @@ class Pool:
     each: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Align(Pool):
+    """Bring up where in the sound the tokens of a text are heard, of a row that is a whole prompt.
+
+    That is of each token from the one at `first` on how much it attends to each of the first `frames` places, `[tokens, frames]`,
+    by the model's heads for that.
+    """
+
+    first: int = 0
+    frames: int = 0
+
+
 Want = Sample | Score | Pool | None
 """What is asked of a row; None of one whose prompt goes on in a later row."""
 
@@ -313,8 +325,8 @@ class StepResult:
     """What one step yielded: a token for each kept place of its rows in order, and log probabilities where asked for.
 
     The tokens of `Pool` rows and of scored places mean nothing; behind a wrong draft stands -1. `pooled` are what the model makes
-    of the `Pool` rows in order, `[D]`, or `[tokens, D]` of those that want each. After a step that is both masked and drafting
-    `drafts [rows, k]` are those that the device has for each row, on which the next masks depend.
+    of the `Pool` rows in order, `[D]`, or `[tokens, D]` of those that want each, or as `Align` says. After a step that is both
+    masked and drafting `drafts [rows, k]` are those that the device has for each row, on which the next masks depend.
     """
 
     tokens: Int32s

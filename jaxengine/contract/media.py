@@ -137,7 +137,8 @@ class MediaFacts:
     `buckets` are the shapes of its encoder's launches, each in rows and patches, the largest first; an item has at most
     `max_patches`. The pool has `num_pages` pages of `page_size` embeddings; page 0 is the sink of padding. With `sight` the
     tokens of an item see each other in both directions, so a row has whole items; with `crosses` decoding reads the pool itself,
-    so items are held as long as their sequence. A model whose rotary positions have several has `num_axes`, others 0.
+    so items are held as long as their sequence, and where it `aligns` the model says where in a sound a text is heard.
+    A model whose rotary positions have several has `num_axes`, others 0.
     Prompts may give embeddings themselves, of `given_width` numbers each; 0: they may not.
     """
 
@@ -147,6 +148,7 @@ class MediaFacts:
     page_size: int
     sight: bool = False
     crosses: bool = False
+    aligns: bool = False
     num_axes: int = 0
     given_width: int = 0
 

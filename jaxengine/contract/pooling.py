@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from jaxengine.contract.batch import Align
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.errors import RequestError
 
@@ -39,7 +40,7 @@ class Pooled:
     otherwise those of what stands for the prompt. Of each token's those from `columns[0]` to `columns[1]` are meant, of the first
     token none if it is `first`, nor of the last one if it is `last`. Of these the `chosen` ones, or the first `dimensions`, are
     kept, `mean` is taken off them, they are divided by `sigma`, and go through `finish`. With `whole` all tokens have to be
-    computed in one step.
+    computed in one step. With `align` it wants that, and nothing is pooled.
     """
 
     task: str
@@ -54,6 +55,7 @@ class Pooled:
     last: int | None = None
     mean: float = 0.0
     sigma: float = 1.0
+    align: Align | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

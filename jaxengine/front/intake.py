@@ -12,7 +12,9 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from jaxengine.contract.batch import Align
 from jaxengine.contract.facts import EngineFacts
+from jaxengine.contract.pooling import Finish, Pooled
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
@@ -131,6 +133,16 @@ class Intake:
             number, self._count = self._count, self._count + 1
         return self._request(parsed, ids, params, request_id, number, priority, thinking)
 
+    def aligned(self, prompt: ParsedPrompt, align: Align, *, request_id: str, priority: int = 0) -> Request:
+        """A request for when a text is said, whose ids end the prompt, in the sound that it shows.
+
+        Raises:
+            RequestError: the prompt is invalid.
+        """
+        prompt, ids = self._show(prompt, prompt.token_ids or (), NEUTRAL)
+        pooling = Pooled(task="align", whole=True, finish=Finish.NONE, align=align)
+        return self._pooling_request(prompt, ids, pooling, request_id, priority)
+
     def encoded(self, prompt: Any, params: Params) -> ParsedPrompt:
         """A prompt with its token ids, however long.
 
@@ -213,7 +225,7 @@ class Intake:
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise RequestError(f"priority must be an integer (lower runs first), got {priority!r}", param="priority")
         if isinstance(params, PoolingParams):
-            return self._pooling_request(prompt, ids, params, request_id, priority)
+            return self._pooling_request(prompt, ids, self.facts.pooler.wanted(params), request_id, priority)
         if not isinstance(params, SamplingParams):
             raise RequestError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
         if not self.facts.generates:
@@ -261,9 +273,8 @@ class Intake:
         )
 
     def _pooling_request(
-        self, prompt: ParsedPrompt, ids: tuple[int, ...], params: PoolingParams, request_id: str, priority: int
+        self, prompt: ParsedPrompt, ids: tuple[int, ...], pooling: Pooled, request_id: str, priority: int
     ) -> Request:
-        pooling = self.facts.pooler.wanted(params)
         self._check_prompt(ids)
         return Request(
             request_id=request_id,

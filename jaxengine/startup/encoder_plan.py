@@ -112,6 +112,7 @@ def media_facts(space: MediaSpace | None) -> MediaFacts | None:
         page_size=space.page_size,
         sight=traits.sight,
         crosses=traits.crossed is not None,
+        aligns=traits.alignment is not None,
         num_axes=traits.num_axes,
         given_width=traits.width if space.takes_given else 0,
     )

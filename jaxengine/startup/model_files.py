@@ -161,6 +161,9 @@ def read_config_json(directory: Path) -> dict[str, Any]:
     of_colbert = path.with_name("artifact.metadata")
     if "HF_ColBERT" in (values.get("architectures") or ()) and of_colbert.is_file():
         values.setdefault("colbert_dim", read_json_object(of_colbert).get("dim"))
+    of_generation = path.with_name("generation_config.json")
+    if "alignment_heads" not in values and values.get("model_type") == "whisper" and of_generation.is_file():
+        values["alignment_heads"] = read_json_object(of_generation).get("alignment_heads")
     inner = values.get(SECTION)
     if "quantization_config" not in values and isinstance(inner, dict) and "quantization_config" in inner:
         values["quantization_config"] = inner["quantization_config"]  # of the language model alone (Kimi K2.5)

@@ -11,6 +11,7 @@ from typing import Literal
 import jax
 
 from jaxengine.device.runtime import memory
+from jaxengine.device.runtime.alignment import alignment_bytes
 from jaxengine.device.runtime.block_moves import transit_bytes
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.encoder_programs import stream_bytes
@@ -266,7 +267,11 @@ def _budget(prepared: Prepared, space: ProgramSpace) -> memory.MemoryBudget:
         device_bytes=prepared.device_bytes,
         limit_bytes=int(prepared.device_bytes * prepared.config.cache.memory_utilization),
         weight_bytes=of_weights + memory.parameter_bytes(model.graph.adapters),
-        slot_bytes=of_slots + transit_bytes(space) + memory.slot_bytes(space.encoded) + stream_bytes(space),
+        slot_bytes=of_slots
+        + transit_bytes(space)
+        + memory.slot_bytes(space.encoded)
+        + stream_bytes(space)
+        + alignment_bytes(space),
         workspace_bytes=0,
         page_bytes=tuple(map(max, zip(*of_pages, strict=True))),
         page_size=prepared.limits.page_size,

@@ -85,7 +85,7 @@ def _largest_programs(programs: list[Program]) -> list[Program]:
     """The forward pass, the sampling and the encoder that need the most memory: the largest of each kind on each mesh."""
     alike: dict[tuple[str, int], list[Program]] = {}
     for program in programs:
-        if program.kind in (ProgramKind.FORWARD, ProgramKind.SAMPLE, ProgramKind.ENCODE):
+        if program.kind in (ProgramKind.FORWARD, ProgramKind.SAMPLE, ProgramKind.ENCODE, ProgramKind.ALIGN):
             alike.setdefault((program.kind, program.devices[0].id), []).append(program)
     return [max(of_kind, key=_weight) for of_kind in alike.values()]
 

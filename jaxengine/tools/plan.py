@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from jaxengine.device.runtime import memory
 from jaxengine.device.runtime.adapter_slots import adapter_programs
+from jaxengine.device.runtime.alignment import lengths as alignment_lengths
+from jaxengine.device.runtime.alignment import programs_of as alignment_programs_of
 from jaxengine.device.runtime.block_moves import block_bytes, move_programs
 from jaxengine.device.runtime.encoder_programs import programs_of
 from jaxengine.device.runtime.forward import forward_programs
@@ -188,6 +190,10 @@ def _subjects(space: ProgramSpace) -> list[_Subject]:
         for program in programs_of(space, bucket):
             kind = f"encode{program.name.removeprefix(f'encode {bucket}')}"
             found.append(_Subject(program, kind, bucket.batch, bucket.seq, bucket.tokens))
+    for length in alignment_lengths(space):
+        for program in alignment_programs_of(space, length):
+            kind = f"align{program.name.removeprefix(f'align {length}')}"
+            found.append(_Subject(program, kind, 1, length, length))
     return found
 
 

@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
 from jaxengine import LLM, SamplingParams
+from jaxengine.contract.batch import Align
+from jaxengine.contract.request import Request
+from jaxengine.front.intake import Intake
+from jaxengine.front.prompts import ParsedPrompt
+from jaxengine.media.mel import mel_features
 from jaxengine.media.quiet import cut_where_quiet
 from jaxengine.media.sound import decode_sound
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import build_engine
+from tests.device.models.media.whisper_case import HEADS
 from tests.server.rig import Live
-from tests.speech_models import RATE, SECONDS, id_of, sound, wav, whisper_directory
+from tests.speech_models import MELS, RATE, SECONDS, id_of, sound, tokenizer, wav, whisper_directory
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 
@@ -94,6 +102,81 @@ def test_segments_cover_the_sound_in_order(client: openai.OpenAI, server: Live) 
     assert text.text == transcribe(server, language="en").json()["text"]
 
 
+@pytest.mark.torch
+def test_words_are_said_when_transformers_says(
+    client: openai.OpenAI, server: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each piece, with times of the whole; with segments or without."""
+    import torch
+    from transformers import WhisperForConditionalGeneration
+    from transformers.models.whisper.tokenization_whisper import _combine_tokens_into_words
+    from transformers.utils import ModelOutput
+
+    given: dict[int, tuple[ParsedPrompt, Align]] = {}
+    real = Intake.aligned
+
+    def noted(intake: Intake, prompt: ParsedPrompt, align: Align, **options: Any) -> Request:
+        given[len(given)] = prompt, align
+        return real(intake, prompt, align, **options)
+
+    asked: Any = {"model": "whisper", "file": ("a.wav", LONG), "language": "en", "response_format": "verbose_json"}
+    alone = client.audio.transcriptions.create(**asked, timestamp_granularities=["word"])
+    assert alone.segments is None
+    monkeypatch.setattr(Intake, "aligned", noted)
+    both = client.audio.transcriptions.create(**asked, timestamp_granularities=["word", "segment"])
+    assert both.segments
+    assert both.words == alone.words
+
+    model = WhisperForConditionalGeneration.from_pretrained(whisper_directory(tmp_path), attn_implementation="eager")
+    backend = tokenizer()
+
+    class Decoder:
+        eos_token_id = id_of("<|endoftext|>")
+
+        def decode(self, ids: list[int], **options: Any) -> str:
+            return backend.decode(ids, skip_special_tokens=True)
+
+    samples, expected = decode_sound(LONG, rate=RATE).samples, []
+    for first, end in cut_where_quiet(samples, RATE, int(SECONDS * RATE)):
+        [(prompt, align)] = [
+            one for one in given.values() if np.array_equal(one[0].shown[0].source[0], samples[first:end])
+        ]
+        assert align.frames == (end - first) // 320
+        ids = list(prompt.token_ids or ())
+        padded = np.pad(samples[first:end], (0, int(SECONDS * RATE) - (end - first)))
+        with torch.no_grad():
+            heard = torch.tensor(mel_features(padded, MELS)[None])
+            output = model(input_features=heard, decoder_input_ids=torch.tensor([ids]), output_attentions=True)
+        found = ModelOutput(cross_attentions=(output.cross_attentions,), sequences=torch.tensor([ids]))
+        times = model._extract_token_timestamps(found, HEADS, num_frames=2 * align.frames, num_input_ids=align.first)[
+            0
+        ].tolist()
+        times[align.first - 1] = 0.0
+        own: list[int] = []
+        for at in range(align.first, len(ids) + 1):
+            if at < len(ids) and ids[at] < id_of("<|0.00|>"):
+                own.append(at)
+                continue
+            words, _, numbers = _combine_tokens_into_words(Decoder(), [ids[number] for number in own], "english")
+            for word, of_word in zip(words, numbers, strict=True):
+                since, until = times[own[of_word[0]] - 1], times[own[of_word[-1]]]
+                if word.strip():
+                    expected.append((word.strip(), round(first / RATE + since, 2), round(first / RATE + until, 2)))
+            own = []
+    assert len(expected) > 10
+    assert [(word.word, word.start, word.end) for word in both.words or ()] == expected
+
+
+def test_words_need_heads_that_tell_of_them(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    intake = server.service.front.intake
+    assert intake.facts.media is not None
+    without = replace(intake.facts, media=replace(intake.facts.media, aligns=False))
+    monkeypatch.setattr(intake, "facts", without)
+    response = transcribe(server, **{"timestamp_granularities[]": "word", "response_format": "verbose_json"})
+    assert response.status_code == 400
+    assert "this model has no alignment_heads" in response.json()["error"]["message"]
+
+
 def test_silence_is_as_likely_as_the_model_finds_it_behind_the_begin_of_the_text(server: Live) -> None:
     """What OpenAI's Whisper reads there too: in each segment that of its piece."""
     llm = LLM.from_engine(server.engine)
@@ -134,11 +217,7 @@ def test_a_stream_is_the_whole_text_in_pieces(server: Live) -> None:
     ("fields", "status", "message"),
     [
         ({"language": "xx"}, 400, "Unsupported language: 'xx'. The model knows de, en, fr."),
-        (
-            {"timestamp_granularities[]": "word", "response_format": "verbose_json"},
-            400,
-            "the times of words are not built",
-        ),
+        ({"timestamp_granularities[]": "word"}, 400, "needs response_format=verbose_json"),
         ({"timestamp_granularities[]": "segment"}, 400, "needs response_format=verbose_json"),
         ({"stream": "true", "response_format": "srt"}, 400, "needs response_format=json"),
         ({"stream_include_usage": "true"}, 400, "Stream options can only be defined when `stream=True`"),

@@ -9,11 +9,12 @@ from buckets import Bucket, Grid
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
+from jaxengine.device.runtime.alignment import lengths, programs_of
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.encoder_programs import encoder_programs
 from jaxengine.device.runtime.forward import forward_programs
 from jaxengine.device.runtime.space import MediaSpace, ProgramSpace
-from pallas_kernels.check import pool_moves
+from pallas_kernels.check import pool_moves, pool_sized_moves
 from tests.quick import rare_but
 from tests.targets.tpu import devices
 
@@ -34,8 +35,9 @@ LARGE_V3 = {
     "max_source_positions": 1500,
     "max_target_positions": 448,
     "is_encoder_decoder": True,
+    "alignment_heads": [[0, 3], [1, 0], [1, 19]],
 }
-"""Its config.json, as published, without what generation reads."""
+"""Its config.json, as published, without what generation reads but for heads of the two layers that are compiled."""
 DECODE, SOUNDS = Bucket(16, 1), Bucket(1, 1500)
 PAGES = 1 + 16 * 94
 
@@ -82,3 +84,14 @@ def test_encoder_and_decoder_leave_the_pages_where_they_are(generation: str) -> 
         assert pool_moves(compiled, crossed.shape, itemsize=2) == [], program.name
         text = compiled.as_text()
         assert "paged_attention" in text or program.name.startswith("encode")
+
+
+@pytest.mark.parametrize("length", rare_but([448, 64], {448}))
+def test_texts_are_aligned_without_a_copy_of_the_pages(length: int) -> None:
+    whole = space("v6e", layers=2)
+    assert lengths(whole) == (64, 128, 256, 448)
+    assert whole.crossed is not None
+    for program in programs_of(whole, length):
+        compiled = program.lower().compile()
+        assert pool_sized_moves(compiled.as_text(), whole.crossed.shape) == [], program.name
+        assert compiled.memory_analysis().temp_size_in_bytes < 400 << 20, program.name

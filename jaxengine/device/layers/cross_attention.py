@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.experimental.layout import Layout, with_layout_constraint
 
-from jaxengine.device.layers.attention import HEADS, attend, write_slots
+from jaxengine.device.layers.alignment import attend_whole
+from jaxengine.device.layers.attention import HEADS, KV_HEADS, PAGES, attend, write_slots
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.keeps import Paged
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.step import Step
+from pallas_kernels.storage import split_heads, to_float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,34 @@ class CrossAttention(nnx.Module):
             context=self.context,
         )
         return self.o(attended.reshape(attended.shape[0], -1), step), replace(cache, crossed=pages)
+
+    def heard(
+        self, x: jax.Array, crossed: jax.Array, table: jax.Array, layer: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The same of one text alone, `x [M, E]`, in the layer of this number, of the sound in the pages `table int32 [C]`.
+
+        Returns:
+            `[M, E]`, and how much each head attends to each place of the sound, float32 `[heads, M, places]`.
+        """
+        shape, context = self.shape, self.context
+        of_device = shape.num_heads // context.layout.shards("kv_heads")
+
+        def read(pages: jax.Array, table: jax.Array) -> tuple[jax.Array, jax.Array]:
+            held = pages.at[table].get(mode="clip")
+            # as in attention: without this a TPU lays the whole pool out anew
+            held = with_layout_constraint(held, Layout(tuple(range(held.ndim))))
+            held = held.reshape(-1, *held.shape[2:])[: shape.places]
+            values = to_float32(held, kv_dtype=context.activation_dtype)
+            return split_heads(values, kv_heads=of_device, head_size=shape.head_dim)
+
+        places = ("page_tokens", *KV_HEADS[1:])
+        on_devices = context.layout.per_device(read, inputs=(PAGES, None), outputs=(places, places))
+        keys, values = on_devices(crossed, table + layer * (crossed.shape[0] // shape.num_layers))
+        queries = self.q(x, None).reshape(len(x), -1, shape.head_dim)
+        attended, weights = attend_whole(
+            queries, keys, values, causal=False, scale=shape.head_dim**-0.5, precision=context.precision
+        )
+        return self.o(attended.reshape(len(x), -1), None), weights
 
 
 class CrossKeys(nnx.Module):

@@ -94,7 +94,7 @@ class Linear(Matrix):
             return y
         return adapters.add(y, x, step.adapters, low=low)
 
-    def activated(self, x: jax.Array, step: Step, activation: str) -> jax.Array:
+    def activated(self, x: jax.Array, step: Step | None, activation: str) -> jax.Array:
         """An activation of what it gives, which a backend may make with the product."""
         if self.packed and activation in PACKED_ACTIVATIONS:
             return _packed_products(x, step, [self], activation)[0]

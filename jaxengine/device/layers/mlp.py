@@ -52,7 +52,7 @@ class MLP(nnx.Module):
         self.up = Linear(width, inner, axes=("mlp", "embed"), bias=bias, context=context)
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
 
-    def __call__(self, x: jax.Array, step: Step) -> jax.Array:
+    def __call__(self, x: jax.Array, step: Step | None) -> jax.Array:
         inner = self.up.activated(x, step, self.activation)
         inner = self.context.layout.constrain_stream(inner, "mlp", platform=self.context.platform)
         return self.down(inner, step)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from jaxengine.contract.media import Modality
     from jaxengine.contract.pooling import Pooling
+    from jaxengine.device.layers.alignment import Alignment
     from jaxengine.device.layers.context import ModelContext
     from jaxengine.device.layers.cross_attention import CrossShape
     from jaxengine.device.layers.keeps import Keeps
@@ -63,7 +64,8 @@ class MediaTraits:
 
     A tower of this class and `config` encodes items of these `modalities`; an embedding has `width` numbers of `dtype`, of all
     levels side by side. Positions have `num_axes` axes, 0 being the usual one; with `sight` the tokens of an item see each other.
-    Where layers are `crossed` with the encoder, what they read of it takes the place of embeddings.
+    Where layers are `crossed` with the encoder, what they read of it takes the place of embeddings; heads of theirs, if it says
+    which, tell by `alignment` when a text is said.
     """
 
     tower: type[Tower]
@@ -74,6 +76,7 @@ class MediaTraits:
     num_axes: int = 0
     sight: bool = False
     crossed: CrossShape | None = None
+    alignment: Alignment | None = None
 
     @property
     def taps(self) -> tuple[int, ...]:

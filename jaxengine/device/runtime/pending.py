@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.batch import Pool, RowLogprobs, StepResult, Want
+from jaxengine.contract.batch import Align, Pool, RowLogprobs, StepResult, Want
 from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces
 from jaxengine.device.sampling import SampleOutputs
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """What an `Align` row wants, in `picture [M, S]`; the row has `num_tokens`."""
+
+    want: Align
+    num_tokens: int
+    picture: jax.Array
+
+    def on_host(self) -> NDArray[np.float32]:
+        """The part of it that is meant, `[tokens, frames]`."""
+        whole = np.asarray(self.picture)
+        return np.array(whole[self.want.first : self.num_tokens, : self.want.frames])
 
 
 @dataclass
@@ -21,7 +35,8 @@ class PendingStep:
     """A step under way: its kept places, the order in which `num_sampled` of them are sampled, and the device's outputs.
 
     `outputs` are there when the sampling has been launched. `hidden [K, E]` is copied to the host where places are pooled.
-    `drafts [B, k]` are those of each row, where they are asked for.
+    `drafts [B, k]` are those of each row, where they are asked for. `aligned` are the rows, by their numbers, of texts that are
+    aligned with their sounds.
     """
 
     kept: KeptPlaces
@@ -31,6 +46,7 @@ class PendingStep:
     hidden: jax.Array
     outputs: SampleOutputs | None = None
     drafts: jax.Array | None = None
+    aligned: Mapping[int, Aligned] = field(default_factory=dict)
 
     def start_copies(self) -> None:
         """Let the device send what is asked for as soon as it is there."""
@@ -61,6 +77,8 @@ class PendingStep:
             yield from jax.tree.leaves(self.outputs) if self.logprobs.any() else [self.outputs.tokens]
         if self.kept.pooled.any():
             yield self.hidden
+        for of_row in self.aligned.values():
+            yield of_row.picture
         if self.drafts is not None:
             yield self.drafts
 
@@ -77,8 +95,11 @@ class PendingStep:
     def _hidden(self, back: NDArray[np.intp]) -> tuple[NDArray[np.float32], ...]:
         if not self.kept.pooled.any():
             return ()
-        hidden = np.asarray(self.hidden)
-        return tuple(hidden[back[place]].astype(np.float32) for place in np.flatnonzero(self.kept.pooled))
+        hidden, found = np.asarray(self.hidden), []
+        for place in np.flatnonzero(self.kept.pooled):
+            of_row = self.aligned.get(int(self.kept.rows[place]))
+            found.append(hidden[back[place]].astype(np.float32) if of_row is None else of_row.on_host())
+        return tuple(found)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.models.interface import LOGITS
 from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.runtime.adapter_slots import adapter_names, adapter_programs
+from jaxengine.device.runtime.alignment import alignment_names, alignment_programs
 from jaxengine.device.runtime.block_moves import all_moved, move_programs
 from jaxengine.device.runtime.drafting import draft_names, draft_programs
 from jaxengine.device.runtime.encoder_programs import encoder_names, encoder_programs
@@ -130,6 +131,7 @@ def all_programs(space: ProgramSpace) -> list[Program]:
         *adapter_programs(space),
         *moves,
         *encoder_programs(space),
+        *alignment_programs(space),
     ]
 
 
@@ -165,6 +167,7 @@ def step_programs(space: ProgramSpace, bucket: Bucket) -> list[str]:
         *moves,
         *snapshot_names(space),
         *encoder_names(space),
+        *alignment_names(space),
         *forward_names(space, bucket),
         *draft_names(space, bucket),
     ]

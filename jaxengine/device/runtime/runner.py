@@ -11,6 +11,7 @@ import numpy as np
 
 from buckets import Bucket
 from jaxengine.contract.batch import (
+    Align,
     Batch,
     Int32s,
     Masks,
@@ -28,6 +29,7 @@ from jaxengine.contract.tiers import Tiers
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.runtime.adapter_slots import AdapterSlots, ReadAdapter
+from jaxengine.device.runtime.alignment import Aligner
 from jaxengine.device.runtime.block_moves import Held
 from jaxengine.device.runtime.drafter import Drafter
 from jaxengine.device.runtime.drafting import draft_name, place_name
@@ -37,7 +39,7 @@ from jaxengine.device.runtime.forward import Call, ForwardPass, Kept
 from jaxengine.device.runtime.handover import Handover
 from jaxengine.device.runtime.host_store import HostStore
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
-from jaxengine.device.runtime.pending import PendingElsewhere, PendingPooling, PendingStep
+from jaxengine.device.runtime.pending import Aligned, PendingElsewhere, PendingPooling, PendingStep
 from jaxengine.device.runtime.program_times import ProgramTimes
 from jaxengine.device.runtime.slot_media import SlotsMedia
 from jaxengine.device.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
@@ -87,6 +89,7 @@ class ModelRunner:
             self._pass.adapt(self._adapters.arrays)
         self._drafter = Drafter(self.space, self.parameters)
         self._encoder = Encoder(self.space, self.parameters, self._embeddings)
+        self._aligner = Aligner(self.space, self.parameters)
 
     def _forget_state(self) -> None:
         """What is known of a cache and slots in which nothing is yet."""
@@ -162,7 +165,9 @@ class ModelRunner:
             pooling.start_copies()
             return pooling
         hidden, fields, states = ended
-        pending = PendingStep(kept, order, num_sampled, self._table.logprobs(kept), hidden)
+        pending = PendingStep(
+            kept, order, num_sampled, self._table.logprobs(kept), hidden, aligned=self._aligned(batch.rows, kept)
+        )
 
         def sample() -> None:
             if num_sampled:
@@ -178,6 +183,22 @@ class ModelRunner:
         else:
             sample()
         return pending
+
+    def _aligned(self, rows: Rows, kept: KeptPlaces) -> dict[int, Aligned]:
+        """Launch what is wanted of rows that are aligned with their sound, by their numbers."""
+        if not kept.pooled.any():
+            return {}
+        found = {}
+        for number, want in enumerate(rows.wants):
+            if isinstance(want, Align):
+                row = rows[number]
+                [(_, shown)] = self._media.of(np.array([row.slot], np.int32))
+                assert row.tokens is not None
+                assert shown.pages is not None
+                assert self.cache.crossed is not None
+                picture = self._aligner.align(want, row.tokens, shown.pages, self.cache.crossed, self._call)
+                found[number] = Aligned(want, row.num_tokens, picture)
+        return found
 
     def encode(self, encoding: Encoding) -> None:
         """Launch an encoder; return without waiting.
@@ -394,6 +415,7 @@ class ModelRunner:
         self.cache = self._snapshots.run_once(self.cache, self._call_first)
         self._adapters.run_once(self._call_first)
         self._encoding(lambda: self._encoder.run_once(self._call_first))
+        self._aligner.run_once(self.cache.crossed, self._call_first)
         self._pass.adapt(self._adapters.arrays)
         self._write(sink_writes(self.space), self._call_first)
         for shape in self.space.sample_shapes:

@@ -52,7 +52,7 @@ DRAFT_PREFIX = "draft."
 
 class ProgramKind(StrEnum):
     """What a program is for: a stage of the forward pass, sampling, drafting, writing to slots, moving pages, encoding what
-    prompts show, or passing arrays from host to host."""
+    prompts show, aligning texts with sounds, or passing arrays from host to host."""
 
     FORWARD = "forward"
     SAMPLE = "sample"
@@ -60,6 +60,7 @@ class ProgramKind(StrEnum):
     WRITE = "write"
     MOVE = "move"
     ENCODE = "encode"
+    ALIGN = "align"
     PASS = "pass"
 
 

@@ -226,7 +226,7 @@ class Sequence:
         self.error_behind = 0
         self.sampling = SlotSampling(request, index, mask=group.mask)
         pooling = request.pooling
-        self.pools = None if pooling is None else POOLS[pooling.each]
+        self.pools = None if pooling is None else pooling.align or POOLS[pooling.each]
         self.whole = pooling is not None and pooling.whole
         looks_up = isinstance(speculation, NgramSpeculation) and self.pools is None and not self.sampling.mask_changes
         self.drafts = Drafts(speculation) if looks_up and isinstance(speculation, NgramSpeculation) else None

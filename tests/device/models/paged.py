@@ -272,7 +272,15 @@ def _programs(
             takes_given=graph.media.crossed is None,
         ),
     )
-    needed = ("forward", "encode", "write embeddings", "write settings", "write adapters", f"sample {KEPT} full")
+    needed = (
+        "forward",
+        "encode",
+        "align",
+        "write embeddings",
+        "write settings",
+        "write adapters",
+        f"sample {KEPT} full",
+    )
     context = {
         **environment("cpu"),
         **device_fingerprint(jax.devices()[:devices]),

@@ -11,11 +11,13 @@ from flax import nnx
 
 from jaxengine.contract.media import Modality
 from jaxengine.device.layers.activation import ACTIVATIONS
+from jaxengine.device.layers.alignment import Alignment, attend_whole
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.cross_attention import CrossAttention, CrossKeys, CrossShape
 from jaxengine.device.layers.embedding import LearnedPositions
 from jaxengine.device.layers.keeps import Keeps
+from jaxengine.device.layers.linear import project
 from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import LayerNorm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
@@ -47,6 +49,7 @@ class WhisperConfig(DecoderConfig):
 
     activation: str
     crossed: CrossShape
+    alignment: Alignment | None = None
 
 
 class CrossedTower(WhisperTower):
@@ -112,6 +115,22 @@ class WhisperLayer(nnx.Module):
         x = x + heard
         return x + self.mlp(self.mlp_norm(x), step), cache
 
+    def heard(
+        self, x: jax.Array, crossed: jax.Array, table: jax.Array, layer: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """What it gives of one text that is there whole, `x [M, E]`, of the sound in these pages, and how much each head attends
+        to that, as in `CrossAttention.heard`."""
+        attention = self.attention
+        projected = project(self.attention_norm(x), None, attention.q, attention.k, attention.v)
+        queries, keys, values = (of.reshape(len(x), -1, attention.shape.head_dim) for of in projected)
+        mixed, _ = attend_whole(
+            queries, keys, values, causal=True, scale=attention.shape.scale, precision=attention.context.precision
+        )
+        x = x + attention.o(mixed.reshape(len(x), -1), None)
+        attended, weights = self.cross.heard(self.cross_norm(x), crossed, table, layer)
+        x = x + attended
+        return x + self.mlp(self.mlp_norm(x), None), weights
+
 
 class WhisperForConditionalGeneration(Seeing):
     """A `Model`."""
@@ -160,7 +179,6 @@ class WhisperForConditionalGeneration(Seeing):
             Ignored("only used in training"),
         ),
         **dict.fromkeys(("use_weighted_layer_sum", "classifier_proj_size"), Ignored("for classification heads")),
-        "median_filter_width": Ignored("for the times of words"),
         "is_encoder_decoder": Ignored("it is one"),
         "forced_decoder_ids": Ignored("requests say what a text begins with"),
         "num_hidden_layers": Ignored("another name of encoder_layers"),
@@ -200,6 +218,7 @@ class WhisperForConditionalGeneration(Seeing):
             dtype=read_stored_dtype(reader),
             activation=reader.choice("activation_function", "gelu", ACTIVATIONS),
             crossed=crossed,
+            alignment=read_alignment(reader, num_layers=crossed.num_layers, num_heads=heads),
             tower=CrossedTowerConfig(**vars(encoder), crossed=crossed),
         )
 
@@ -207,10 +226,30 @@ class WhisperForConditionalGeneration(Seeing):
     def media(self) -> MediaTraits | None:
         traits = super().media
         assert isinstance(self.config, WhisperConfig)
-        return None if traits is None else replace(traits, crossed=self.config.crossed)
+        config = self.config
+        return None if traits is None else replace(traits, crossed=config.crossed, alignment=config.alignment)
 
     def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         return self.embed(tokens) + self.positions(positions), Shared()
 
     def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
+
+
+def read_alignment(reader: ConfigReader, *, num_layers: int, num_heads: int) -> Alignment | None:
+    """The heads that tell when words are said: `alignment_heads`, which checkpoints have in generation_config.json."""
+    width, given = reader.optional_size("median_filter_width", 7), reader.raw("alignment_heads")
+    if width % 2 == 0:
+        raise ConfigError(f"config.json: median_filter_width must be odd, got {width}")
+    if not given:
+        return None
+    limits = (num_layers, num_heads)
+    pairs = [tuple(pair) for pair in given if isinstance(pair, Sequence)] if isinstance(given, Sequence) else []
+    if len(pairs) < len(given) or any(
+        len(pair) != 2 or not all(isinstance(at, int) and 0 <= at < most for at, most in zip(pair, limits, strict=True))
+        for pair in pairs
+    ):
+        raise ConfigError(
+            f"alignment_heads must be pairs of a layer below {num_layers} and a head below {num_heads}, got {given!r}"
+        )
+    return Alignment(heads=tuple(pairs), width=width)  # type: ignore[arg-type]

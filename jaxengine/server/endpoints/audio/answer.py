@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import Response
 
+from jaxengine.contract.batch import Align, Floats
 from jaxengine.contract.media import Modality
 from jaxengine.contract.outputs import CompletionOutput
 from jaxengine.contract.request import Request as EngineRequest
@@ -16,8 +20,10 @@ from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.front.instructed_speech import InstructedSpeech
 from jaxengine.front.output_stream import OutputStream
+from jaxengine.front.pooled import data_of
 from jaxengine.front.prompts import ParsedPrompt
-from jaxengine.front.speech import SpeechTokens
+from jaxengine.front.speech import SAMPLES_OF_PLACE, SpeechTokens
+from jaxengine.front.words import Word, token_times, words_of
 from jaxengine.media.errors import MediaError
 from jaxengine.media.items import Shown
 from jaxengine.media.mel import RATE
@@ -70,6 +76,8 @@ class SpeechAnswer:
         self._pieces: Sequence[tuple[int, int]] = ()
         self._seconds = 0.0
         self._language = body.language
+        self._words = "word" in body.timestamp_granularities
+        self._prompts: list[ParsedPrompt] = []
         self._order: dict[str, int] = {}
         self._silent: dict[str, int] = {}
 
@@ -107,6 +115,7 @@ class SpeechAnswer:
                 self._language, self._task, times=self._times, previous=previous if number == 0 else ()
             )
             prompt = ParsedPrompt(token_ids=ids, shown=(item,), speech=self._speech.rules(times=self._times))
+            self._prompts.append(prompt)
             requests.append(await self._request(prompt, params))
             self._order[requests[-1].request_id] = number
             verbose = self._body.response_format == "verbose_json"
@@ -120,17 +129,65 @@ class SpeechAnswer:
         """The answer in the format that was asked for."""
         outputs: dict[int, CompletionOutput] = {}
         silence: dict[int, float] = {}
-        with await self.begin() as stream:
-            async for several in stream:
-                for output in several:
-                    [made] = output.outputs
-                    if made.finish_reason == "error":
-                        raise RequestError(f"a piece could not be transcribed: {made.stop_reason}")
-                    if (number := self._silent.get(output.request_id)) is None:
-                        outputs[self._order[output.request_id]] = made
-                    elif output.prompt_logprobs:  # one that was aborted has none
-                        silence[number] = math.exp(output.prompt_logprobs[-1][self._speech.silence].logprob)
-        return self._written([outputs[number] for number in range(len(self._pieces))], silence)
+        timing: dict[int, asyncio.Task[list[Word]]] = {}
+        try:
+            with await self.begin() as stream:
+                async for several in stream:
+                    for output in several:
+                        [made] = output.outputs
+                        if made.finish_reason == "error":
+                            raise RequestError(f"a piece could not be transcribed: {made.stop_reason}")
+                        if (silent := self._silent.get(output.request_id)) is None:
+                            number = self._order[output.request_id]
+                            outputs[number] = made
+                            if self._words:
+                                timing[number] = asyncio.create_task(self._timed(number, made.token_ids))
+                        elif output.prompt_logprobs:  # one that was aborted has none
+                            silence[silent] = math.exp(output.prompt_logprobs[-1][self._speech.silence].logprob)
+            await asyncio.gather(*timing.values())
+        finally:
+            for task in timing.values():
+                task.cancel()
+        words = [word for number in sorted(timing) for word in timing[number].result()]
+        return self._written([outputs[number] for number in range(len(self._pieces))], silence, words)
+
+    async def _timed(self, number: int, ids: Sequence[int]) -> list[Word]:
+        """The words of a piece: its text is computed once more, for what it attends to in the sound, which is still there."""
+        service, speech, (first, end) = self._service, self._speech, self._pieces[number]
+        assert isinstance(speech, SpeechTokens)
+        text = tuple(token for token in ids if token != speech.end)
+        if not text:
+            return []
+        prompt = self._prompts[number]
+        before = prompt.token_ids or ()
+        align = Align(first=len(before), frames=max(1, (end - first) // SAMPLES_OF_PLACE))
+        shown = replace(prompt, token_ids=(*before, *text), speech=None)
+        request = await service.in_thread(
+            lambda: service.intake.aligned(
+                shown, align, request_id=service.engine_id(), priority=self._body.priority or 0
+            )
+        )
+        tokenizer = require_tokenizer(service.tokenizer, "a transcription")
+
+        def words(picture: Floats) -> list[Word]:
+            return words_of(
+                text,
+                token_times(picture),
+                lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+                first_time=speech.first_time,
+                language=self._written_in,
+                begin=first / RATE,
+            )
+
+        with await service.submit([request], self._origin, self._terms) as stream:
+            async for [output] in stream:
+                if output.aborted:
+                    break
+                return await service.in_thread(partial(words, data_of(output)))
+        raise RequestError(
+            f"the words of a piece could not be timed: one step has to take the {len(shown.token_ids or ())} tokens of its text "
+            "at once (max_num_batched_tokens), or the engine was stopped"
+        )
 
     async def events(self, stream: OutputStream[Any]) -> AsyncIterator[bytes]:
         """Chunks of the text in its order, as vLLM names them."""
@@ -182,13 +239,15 @@ class SpeechAnswer:
         self._service.check_model(body.model)
         check_unknown(body.model_extra)
         check_label(body.request_id)
-        if "word" in body.timestamp_granularities:
-            raise UnsupportedError(
-                "timestamp_granularities: the times of words are not built, those of segments are: ask for 'segment'",
-                param="timestamp_granularities",
-            )
         if body.timestamp_granularities and body.response_format != "verbose_json":
             raise RequestError.of("timestamp_granularities", "needs response_format=verbose_json")
+        media = self._service.front.intake.facts.media
+        if self._words and not (media is not None and media.aligns):
+            raise UnsupportedError(
+                "timestamp_granularities: this model has no alignment_heads (in its generation_config.json), by which words are "
+                "timed; ask for 'segment', or start it with --hf-overrides '{\"alignment_heads\": [[layer, head], ...]}'",
+                param="timestamp_granularities",
+            )
         if body.stream and body.response_format != "json":
             raise RequestError.of("stream", "needs response_format=json: other formats are of the whole text")
         if (body.stream_include_usage or body.stream_continuous_usage_stats) and not body.stream:
@@ -254,9 +313,16 @@ class SpeechAnswer:
 
     @property
     def _between(self) -> str:
-        return between("en" if self._task == "translate" else self._language)
+        return between(self._written_in)
 
-    def _written(self, outputs: Sequence[CompletionOutput], silence: Mapping[int, float]) -> Response:
+    @property
+    def _written_in(self) -> str | None:
+        """The language of the text."""
+        return "en" if self._task == "translate" else self._language
+
+    def _written(
+        self, outputs: Sequence[CompletionOutput], silence: Mapping[int, float], words: Sequence[Word]
+    ) -> Response:
         form = self._body.response_format
         if form in ("json", "text"):
             text = joined((output.text for output in outputs), self._between)
@@ -274,11 +340,21 @@ class SpeechAnswer:
                 "duration": self._seconds,
                 "language": self._language or "en",
                 "text": joined((one.text for one in segments), self._between),
-                "segments": [self._told(number, one) for number, one in enumerate(segments)],
-                "words": None,
+                "segments": [self._told(number, one) for number, one in enumerate(segments)]
+                if self._tells_segments
+                else None,
+                "words": [{"word": one.text, "start": one.begin, "end": one.end} for one in words]
+                if self._words
+                else None,
                 "usage": self._usage(),
             }
         )
+
+    @property
+    def _tells_segments(self) -> bool:
+        """Unless words alone are asked for."""
+        asked = self._body.timestamp_granularities
+        return not asked or "segment" in asked
 
     def _segments(self, outputs: Sequence[CompletionOutput], silence: Mapping[int, float]) -> list[Spoken]:
         tokenizer = require_tokenizer(self._service.tokenizer, "a transcription")

@@ -72,13 +72,21 @@ class Segment(TypedDict):
     no_speech_prob: float | None
 
 
+class TimedWord(TypedDict):
+    """A word, and when it is said, in seconds."""
+
+    word: str
+    start: float
+    end: float
+
+
 class VerboseText(TypedDict):
-    """The answer in `verbose_json`."""
+    """The answer in `verbose_json`. What is not asked for is null."""
 
     task: str
     duration: float
     language: str
     text: str
-    segments: list[Segment]
-    words: None
+    segments: list[Segment] | None
+    words: list[TimedWord] | None
     usage: DurationUsage

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
+from jaxengine.contract.batch import Align, Pool, Row
 from jaxengine.contract.media import Encoding, SlotMedia, ToEncode
+from jaxengine.front.words import token_times
 from tests.device.models.media import whisper_case
 from tests.device.models.media.cases import Fixture
 from tests.device.models.media.test_parity import CHUNK, MAX_ERROR, worst_error
 from tests.device.models.media.whisper_case import NUM_GREEDY, PLACES, SoundPrompt
-from tests.device.models.paged import EMBEDDING_PAGE, EMBEDDING_PAGES, PagedModel
+from tests.device.models.paged import EMBEDDING_PAGE, EMBEDDING_PAGES, MIXED, PagedModel
 
 TWO, ONE = Bucket(2, 2 * PLACES), Bucket(1, PLACES)
 NOWHERE = np.zeros(0, np.int32)
@@ -81,6 +83,27 @@ def test_bits_are_the_same_alone_and_in_company(fixture, ids):
     for number, prompt in enumerate(prompts):
         [alone] = model.logprobs([prompt.ids], seq=64, media=model.hear([prompt], together=False))
         np.testing.assert_array_equal(alone, in_company[number])
+
+
+def aligned(model: HearingModel, timed: whisper_case.Timed) -> np.ndarray:
+    """What the runner brings up of a text, beside another row."""
+    ids = (*timed.prompt, *timed.text)
+    media = model.hear([SoundPrompt(ids, timed.sound), SoundPrompt((9, 10), 1 - timed.sound % 2)])
+    model._begin([len(ids), 2], None, media)
+    want = Align(first=len(timed.prompt), frames=timed.frames // 2)
+    rows = [Row(2, (9, 10), 2, 0, Pool()), Row(1, ids, len(ids), 0, want)]
+    hidden, picture = model._launch(MIXED, rows).pooled
+    assert hidden.shape == (64,)
+    return picture
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_tokens_are_said_when_transformers_says(fixture, devices):
+    model = HearingModel(fixture, devices=devices)
+    for timed in whisper_case.timed():
+        picture = aligned(model, timed)
+        assert picture.shape == (len(timed.text), timed.frames // 2)
+        assert token_times(picture) == pytest.approx(timed.times)
 
 
 @pytest.mark.slow

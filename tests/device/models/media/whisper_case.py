@@ -1,6 +1,6 @@
 """A small random Whisper: sounds, texts after them, and what transformers made of both.
 
-`python -m tests.device.models.media.whisper_case` records it, and needs torch.
+`python -m tests.device.models.media.whisper_case` records it, and with `times` when its words are said; both need torch.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ CONFIG = {
 PROMPTS = ((5, 6, 7, 8), (9, 10), (5, 6, 7, 8), (11, *range(20, 37)))
 SOUNDS = (0, 1, 2, 1)
 """The third prompt is the first one's text of another sound, the last one another text of the second's."""
+HEADS = ((0, 1), (1, 0), (1, 3))
+"""Those that tell when words are said, as (layer, head)."""
+TEXTS = ((0, 24, 40), (1, 9, 27), (2, 1, 40), (3, 12, 6))
+"""Behind which prompt how many tokens are timed, in so many mel frames: also of fewer places than the median is of."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,25 @@ def load() -> Fixture:
     stored = json.loads((FIXTURES / f"{NAME}.json").read_text())
     arrays = np.load(FIXTURES / f"{NAME}.npz")
     logits = [arrays[f"logits{number}"] for number in range(len(PROMPTS))]
-    return Fixture(stored["config"], stored["shapes"], (), logits, stored["greedy"])
+    config = {**stored["config"], "alignment_heads": HEADS}
+    return Fixture(config, stored["shapes"], (), logits, stored["greedy"])
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The tokens of a text after a prompt, of which sound, of how many mel frames, and when transformers says that the model
+    turns from each of them to the next, in seconds."""
+
+    prompt: Sequence[int]
+    text: Sequence[int]
+    sound: int
+    frames: int
+    times: Sequence[float]
+
+
+def timed() -> list[Timed]:
+    """What was recorded of texts that are anything: those that such a model writes repeat themselves."""
+    return [Timed(**each) for each in json.loads((FIXTURES / "whisper_times.json").read_text())]
 
 
 def prompts() -> list[SoundPrompt]:
@@ -117,5 +139,36 @@ def record() -> None:
     print(np.abs(log_softmax(arrays["logits0"]) - log_softmax(arrays["logits2"])).max(), "between two sounds")
 
 
+def record_times() -> None:
+    """Write the file of times."""
+    import torch
+    import transformers
+
+    fixture = load()
+    model = transformers.WhisperForConditionalGeneration(
+        transformers.WhisperConfig(**{**fixture.config, "attn_implementation": "eager"})
+    )
+    model.load_state_dict({name: torch.tensor(of) for name, of in fixture.tensors.items()}, strict=False)
+    model.tie_weights()
+    model.eval()
+    found = []
+    for number, count, frames in TEXTS:
+        prompt, text = prompts()[number], np.random.default_rng(count).integers(3, 96, count).tolist()
+        ids = torch.tensor([[*prompt.ids, *text]])
+        with torch.no_grad():
+            sound = torch.tensor(features(prompt.sound)[None])
+            output = model(input_features=sound, decoder_input_ids=ids, output_attentions=True)
+        known = np.abs(output.logits[0, : len(prompt.ids)].numpy() - fixture.logits[number]).max()
+        assert known < 1e-4, f"the model is not the fixture's: {known}"
+        given = transformers.utils.ModelOutput(cross_attentions=(output.cross_attentions,), sequences=ids)
+        times = model._extract_token_timestamps(given, HEADS, num_frames=frames, num_input_ids=len(prompt.ids))
+        told = [round(time, 2) for time in times[0, len(prompt.ids) : -1].tolist()]  # the last one is there twice
+        found.append({"prompt": prompt.ids, "text": text, "sound": prompt.sound, "frames": frames, "times": told})
+        print(told)
+    (FIXTURES / "whisper_times.json").write_text(json.dumps(found, separators=(",", ":")) + "\n")
+
+
 if __name__ == "__main__":
-    record()
+    import sys
+
+    record_times() if sys.argv[1:] == ["times"] else record()
