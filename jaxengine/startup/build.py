@@ -210,7 +210,7 @@ def build_part(
         tuple(loaded.values()),
         *state.result(),
         calibrate=calibrate,
-        read_adapter=adapter_reader(model),
+        read_adapter=adapter_reader(model, config.model.load_format),
     )
     return Part(
         config=config,

@@ -120,16 +120,29 @@ def test_adapters_over_slots(tmp_path: Path) -> None:
         assert engine.compile_counter.count == 0
 
 
-@pytest.mark.slow
-def test_an_adapter_is_the_merged_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        pytest.param("llama", None, marks=pytest.mark.slow),
+        pytest.param("llama-vocabulary", ("embed_tokens", "lm_head", "v_proj"), marks=pytest.mark.rare),
+    ],
+)
+def test_an_adapter_is_the_merged_model(name: str, targets: tuple[str, ...] | None, tmp_path: Path) -> None:
     """Log probabilities of requests with the adapter and without it, against what PEFT's merged model and its base compute."""
-    fixture = AdapterFixture.load("llama")
+    fixture = AdapterFixture.load(name)
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(fixture.base.config))
     save_file(fixture.base.tensors, model / "model.safetensors")
-    adapter = LoRARequest("llama", 1, str(fixture.write(tmp_path / "adapter")))
-    options = {**SMALL, **OPTIONS, "load_format": "auto", "max_logprobs": -1, "dtype": "float32"}
+    adapter = LoRARequest(name, 1, str(fixture.write(tmp_path / "adapter")))
+    options = {
+        **SMALL,
+        **OPTIONS,
+        "load_format": "auto",
+        "max_logprobs": -1,
+        "dtype": "float32",
+        "lora_target_modules": targets,
+    }
     with LLM.from_engine(start(model, **options)) as llm:
         for request, expected in ((adapter, fixture.logits), (None, fixture.base.logits)):
             params = SamplingParams(temperature=0, max_tokens=1, logprobs=-1)

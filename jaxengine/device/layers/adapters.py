@@ -90,7 +90,37 @@ class AdapterSlots(nnx.Module):
             by_rank=self.by_rank,
             low=low,
             precision=context.precision,
-            backend="wide" if context.layout.parallel and context.platform == "cpu" else "auto",
+            backend=_backend(context),
+            platform=context.platform,
+        )
+
+
+class TokenAdapterSlots(nnx.Module):
+    """The same of a table `[V, E]` in which tokens are looked up: `inward [S, V, R]` has a row for each token of an adapter."""
+
+    def __init__(self, shape: tuple[int, int], axes: tuple[str, str], spec: AdapterSpec, context: ModelContext) -> None:
+        """`shape` and `axes` are those of (V, E)."""
+        vocabulary, width = shape
+        self.context = context
+        self.by_rank = spec.by_rank(context.layout)
+        dtype = spec.dtype_of(context)
+        self.inward = _numbers((spec.slots, vocabulary, spec.rank), ("adapters", axes[0], "ranks"), dtype)
+        self.outward = _numbers((spec.slots, spec.rank, width), ("adapters", "ranks", axes[1]), dtype)
+
+    def add(self, base: jax.Array, found: jax.Array, rows: AdapterRows) -> jax.Array:
+        """Rows `base [N, E]` of the table, and what the rows' adapters have for their tokens, of `found [N, R]` of `inward`."""
+        slots, rank, _ = self.outward[...].shape
+        context = self.context
+        return adapter_product(
+            base,
+            found,
+            jnp.broadcast_to(jnp.eye(rank, dtype=found.dtype), (slots, rank, rank)),
+            self.outward[...],
+            rows,
+            by_rank=self.by_rank,
+            low=jnp.tile(found, (1, slots)) if self.by_rank else None,
+            precision=context.precision,
+            backend=_backend(context),
             platform=context.platform,
         )
 
@@ -135,6 +165,10 @@ def rows_by_group(group: jax.Array, count: int) -> AdapterRows:
     order = jnp.argsort(group, stable=True).astype(jnp.int32)
     bounds = jnp.searchsorted(group[order], jnp.arange(count + 1, dtype=jnp.int32)).astype(jnp.int32)
     return AdapterRows(order, jnp.argsort(order).astype(jnp.int32), jnp.diff(bounds))
+
+
+def _backend(context: ModelContext) -> str:
+    return "wide" if context.layout.parallel and context.platform == "cpu" else "auto"
 
 
 def _numbers(shape: tuple[int, ...], axes: tuple[str, ...], dtype: Any) -> AdapterNumbers:

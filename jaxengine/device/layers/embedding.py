@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxengine.device.layers.adapters import AdapterSlots, AdapterSpec, TokenAdapterSlots
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Matrix
 from jaxengine.device.layers.schemes import TABLE, WEIGHT
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.int8 import SCALE
+from pallas_kernels import AdapterRows
 
 
 class Embedding(Matrix):
     """A table `[V, E]`, split over the vocabulary: it looks tokens up, and scores hidden states against every token.
 
     With `bias` every token's score gets a number of its own added. One that looks tokens up is plain or in int8.
+    Either may have slots of adapters beside it, `looking` and `scoring`, which are others where one table does both, too.
     """
 
     NUMBERS = TABLE
+    looking: TokenAdapterSlots | None = None
+    scoring: AdapterSlots | None = None
 
     def __init__(self, vocab_size: int, width: int, *, bias: bool = False, context: ModelContext) -> None:
         self.vocab_axis = context.layout.vocab_axis(vocab_size)
         super().__init__(width, vocab_size, axes=(self.vocab_axis, "embed"), context=context)
         self.bias = context.parameter((vocab_size,), (self.vocab_axis,)) if bias else None
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """`tokens [N]` -> `[N, E]` in the activation dtype."""
+    def adapt_looking(self, spec: AdapterSpec) -> None:
+        """Have slots of adapters for tokens that are looked up."""
+        self.looking = TokenAdapterSlots(self.shape, self.axes, spec, self.context)
+
+    def adapt_scoring(self, spec: AdapterSpec) -> None:
+        """Have such for scores."""
+        self.scoring = AdapterSlots(self.shape, self.axes, spec, self.context)
+
+    def __call__(self, tokens: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
+        """`tokens [N]` -> `[N, E]` in the activation dtype; `adapters` says which one each goes through."""
         arrays = self.arrays()
         scales = [] if self.scheme is DENSE else [arrays[SCALE]]
         look_up = self.context.layout.per_device(
@@ -35,25 +50,49 @@ class Embedding(Matrix):
         )
         found: jax.Array = look_up(tokens, arrays[WEIGHT], *scales)
         found = found.astype(self.context.activation_dtype)
+        if adapters is not None and self.looking is not None:
+            found = self.looking.add(found, self._look_up_thin(tokens, adapters, self.looking), adapters)
         return self.context.layout.constrain_stream(found, platform=self.context.platform)
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """`hidden [R, E]` -> float32 `[R, V]`, split over the vocabulary as the table is."""
+    def logits(self, hidden: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
+        """`hidden [R, E]` -> float32 `[R, V]`, split over the vocabulary as the table is; `adapters` as of tokens."""
         context = self.context
         scores = self.multiply(hidden)
         if self.bias is not None:
             scores += self.bias[...].astype(scores.dtype)
+        if adapters is not None and self.scoring is not None:
+            scores = self.scoring.add(scores, hidden, adapters)
         return context.layout.constrain(scores, ("tokens", self.vocab_axis))
 
     def _look_up(self, tokens: jax.Array, table: jax.Array, scales: jax.Array | None = None) -> jax.Array:
+        return self._of_all(tokens, len(table), lambda numbers: _rows(numbers, table, scales))
+
+    def _look_up_thin(self, tokens: jax.Array, adapters: AdapterRows, slots: TokenAdapterSlots) -> jax.Array:
+        """`[N, R]`: of each token the row in its adapter's part of `inward`, where it has one."""
+
+        def look_up(tokens: jax.Array, numbers: jax.Array, inward: jax.Array) -> jax.Array:
+            return self._of_all(
+                tokens,
+                inward.shape[1],
+                lambda tokens: inward.at[numbers, tokens].get(mode="clip", wrap_negative_indices=False),
+            )
+
+        of_slots = ("adapters", self.vocab_axis, "ranks")
+        look_up = self.context.layout.per_device(
+            look_up, inputs=(("tokens",), ("tokens",), of_slots), outputs=("tokens", "ranks")
+        )
+        found: jax.Array = look_up(tokens, adapters.adapters, slots.inward[...])
+        return found
+
+    def _of_all(self, tokens: jax.Array, size: int, rows: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """`rows` of tokens, `[N, ...]`, of which a device has those of `size` tokens."""
         if self.context.layout.mesh is None or self.vocab_axis != "vocab":
-            return _rows(tokens, table, scales)
+            return rows(tokens)
         # Each device adds the rows it has and zeros for the others: the sum is exact, one term of it is not zero.
-        size = table.shape[0]
         across = self.context.layout.across(self.vocab_axis)
         local = tokens - jax.lax.axis_index(across) * size
         mine = (local >= 0) & (local < size)
-        found = _rows(local, table, scales)
+        found = rows(local)
         return jax.lax.psum(jnp.where(mine[:, None], found, jnp.zeros((), found.dtype)), across)
 
 

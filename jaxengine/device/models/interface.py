@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jaxengine.device.layers.stack import Layer
     from jaxengine.device.layers.step import Shared
     from jaxengine.device.models.towers.tower import Tower, TowerConfig
+    from pallas_kernels import AdapterRows
 
 
 class Purpose(StrEnum):
@@ -129,8 +130,13 @@ class Model(Protocol):
         """What each layer keeps of a sequence."""
         ...
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        """`tokens [N]`, `positions [N]` -> the residual stream `[N, E]`, and what all layers are given beside it."""
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        """`tokens [N]`, `positions [N]` -> the residual stream `[N, E]`, and what all layers are given beside it.
+
+        `adapters` says which one each of the N places goes through.
+        """
         ...
 
     @property
@@ -146,7 +152,8 @@ class Model(Protocol):
     def heads(self) -> Mapping[str, Head]:
         """What can be made of hidden states, by name: one of two.
 
-        `LOGITS`, for sampling: `hidden [R, E]` of some tokens -> float32 `[R, V]`, split over the vocabulary on a mesh that
-        divides it. `POOLED`: `hidden [N, E]` of a step and `offsets int32 [B + 1]` of its rows -> `Pooled`.
+        `LOGITS`, for sampling: `hidden [R, E]` of some tokens, and which adapter each goes through (None: through none) ->
+        float32 `[R, V]`, split over the vocabulary on a mesh that divides it. `POOLED`: `hidden [N, E]` of a step and
+        `offsets int32 [B + 1]` of its rows -> `Pooled`.
         """
         ...

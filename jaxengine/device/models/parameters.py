@@ -17,16 +17,22 @@ from jax.typing import DTypeLike
 
 from jaxengine.device.layers.adapters import AdapterNumbers, AdapterSpec
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.embedding import Embedding
 from jaxengine.device.layers.experts import ExpertMatrices
 from jaxengine.device.layers.keeps import Keeps
 from jaxengine.device.layers.linear import Matrix
-from jaxengine.device.layers.schemes import WEIGHT
+from jaxengine.device.layers.schemes import EMBEDDING, HEAD, WEIGHT
 from jaxengine.device.layers.schemes.by_path import PLAIN, TOWER, Schemes
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.models.config.decoder_config import DecoderConfig
-from jaxengine.device.models.interface import MediaTraits, Model
+from jaxengine.device.models.interface import LOGITS, MediaTraits, Model
+from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.models.shared.layout import parameter_place
 from jaxengine.device.models.shared.seeing import Seeing
+from jaxengine.errors import ConfigError
+
+LOOKING, SCORING = "looking", "scoring"
+"""What a table calls the slots of adapters that it has for either."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +127,17 @@ def _with_matrices(
             numbers = module.NUMBERS if isinstance(module, Matrix) else WEIGHT
             target = ".".join(map(str, (*path, numbers)))
             module.keep_by(schemes.of(target))
+            if isinstance(module, Embedding):
+                continue
             if adapters is not None and adapted(target, isinstance(module, ExpertMatrices)):
                 module.adapt_by(adapters)
+    if adapters is not None and isinstance(model, Decoder):
+        if adapted(EMBEDDING, False):
+            model.embed.adapt_looking(adapters)
+        if adapted(HEAD, False):
+            if LOGITS not in model.heads:
+                raise ConfigError("lora_target_modules names the head, and a model that pools has none; leave it out")
+            model.scores.adapt_scoring(adapters)
     return model
 
 
@@ -141,7 +156,8 @@ class ModelParts:
 
     `outer` are those that belong to no layer nor to the tower, `layers` those of each layer, which several may share, `alike`
     gives for each layer the first one that has the same structure (sizes, window, scale): a function of one layer's parameters
-    serves all that are alike. The arrays of adapters, `adapters` of each layer, are numbered behind all parameters.
+    serves all that are alike. The arrays of adapters, `adapters` of each layer, `looking` of the embedding and `scoring` of the
+    head, are numbered behind all parameters.
     """
 
     outer: tuple[int, ...]
@@ -149,6 +165,8 @@ class ModelParts:
     alike: tuple[int, ...]
     adapters: tuple[tuple[int, ...], ...]
     tower: TowerParts | None = None
+    looking: tuple[int, ...] = ()
+    scoring: tuple[int, ...] = ()
 
 
 def model_parts(graph: ModelGraph, parameters: Mapping[str, jax.ShapeDtypeStruct]) -> ModelParts:
@@ -159,14 +177,15 @@ def model_parts(graph: ModelGraph, parameters: Mapping[str, jax.ShapeDtypeStruct
     of_layer: list[list[int]] = [[] for _ in layers]
     adapters: list[list[int]] = [[] for _ in layers]
     outer: list[int] = []
+    of_vocabulary: dict[str, list[int]] = {LOOKING: [], SCORING: []}
     for number, path in enumerate((*parameters, *graph.adapters)):
         head, *rest = path.split(".")
         if path.startswith(TOWER):
             continue
-        if number >= len(parameters):
-            adapters[int(rest[0])].append(number)
-        else:
+        if number < len(parameters):
             (of_layer[int(rest[0])] if head == "layers" else outer).append(number)
+        else:
+            (adapters[int(rest[0])] if head == "layers" else of_vocabulary[rest[0]]).append(number)
     owners = {id(layer): number for number, layer in reversed(list(enumerate(layers)))}
     of_layer, adapters = (
         [of[owners[id(layer)]] for layer in layers] for of in (of_layer, adapters)
@@ -177,7 +196,13 @@ def model_parts(graph: ModelGraph, parameters: Mapping[str, jax.ShapeDtypeStruct
     ]
     tower = _tower_parts(model, list(parameters), structs)
     return ModelParts(
-        tuple(outer), tuple(map(tuple, of_layer)), _firsts(structures), tuple(map(tuple, adapters)), tower
+        tuple(outer),
+        tuple(map(tuple, of_layer)),
+        _firsts(structures),
+        tuple(map(tuple, adapters)),
+        tower,
+        looking=tuple(of_vocabulary[LOOKING]),
+        scoring=tuple(of_vocabulary[SCORING]),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,13 +21,16 @@ ReadAdapter = Callable[[str], tuple[str, Packed]]
 
 
 def adapter_names(space: ProgramSpace) -> list[str]:
-    """The programs that write a slot, one for layers that are alike."""
-    return [_name(first) for first in _firsts(space)]
+    """The programs that write a slot, one for layers that are alike, and one for embedding and head."""
+    return list(dict(_parts(space)))
 
 
 def adapter_programs(space: ProgramSpace) -> list[Program]:
-    """`(a layer's arrays of adapters, what one slot is to hold, slot) -> the arrays`."""
-    return [_program(space, first) for first in _firsts(space)]
+    """`(a part's arrays of adapters, what one slot is to hold, slot) -> the arrays`."""
+    firsts: dict[str, tuple[int, ...]] = {}
+    for name, numbers in _parts(space):
+        firsts.setdefault(name, numbers)
+    return [_program(space, name, numbers) for name, numbers in firsts.items()]
 
 
 class AdapterSlots:
@@ -76,26 +79,26 @@ class AdapterSlots:
             raise ValueError(f"adapter slots are 1 to {self.arrays[0].shape[0]}, got {slot}")
         number = put(np.int32(slot - 1), space.replicated)
         structs, first = _one_slot(space), len(space.parameters)
-        for alike, numbers in zip(space.parts.alike, space.parts.adapters, strict=True):
+        for name, numbers in _parts(space):
             own = [index - first for index in numbers]
-            if own:
-                given = tuple(put(values[index], structs[index].sharding) for index in own)
-                written = call(_name(alike), tuple(self.arrays[index] for index in own), given, number)
-                for index, array in zip(own, written, strict=True):
-                    self.arrays[index] = array
+            given = tuple(put(values[index], structs[index].sharding) for index in own)
+            written = call(name, tuple(self.arrays[index] for index in own), given, number)
+            for index, array in zip(own, written, strict=True):
+                self.arrays[index] = array
 
 
-def _firsts(space: ProgramSpace) -> list[int]:
-    """The layers that have adapters, of those that are alike the first."""
-    return sorted({alike for alike, own in zip(space.parts.alike, space.parts.adapters, strict=True) if own})
+def _parts(space: ProgramSpace) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The parts of a model that have adapters: the program that writes them, and the numbers of their arrays."""
+    parts = space.parts
+    for alike, numbers in zip(parts.alike, parts.adapters, strict=True):
+        if numbers:
+            yield f"write adapters {alike}", numbers
+    if outer := (*parts.looking, *parts.scoring):
+        yield "write adapters outer", outer
 
 
-def _name(layer: int) -> str:
-    return f"write adapters {layer}"
-
-
-def _program(space: ProgramSpace, layer: int) -> Program:
-    numbers, first = space.parts.adapters[layer], len(space.parameters)
+def _program(space: ProgramSpace, name: str, numbers: tuple[int, ...]) -> Program:
+    first = len(space.parameters)
     arrays = space.structs(numbers)
 
     def write(arrays: tuple[jax.Array, ...], values: tuple[jax.Array, ...], slot: jax.Array) -> tuple[jax.Array, ...]:
@@ -110,7 +113,7 @@ def _program(space: ProgramSpace, layer: int) -> Program:
 
     values = tuple(_one_slot(space)[number - first] for number in numbers)
     return space.program(
-        _name(layer),
+        name,
         write,
         (arrays, values, space.replicated_struct((), np.int32)),
         kind=ProgramKind.WRITE,

@@ -37,6 +37,7 @@ from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.device.runtime.stages import Stage, stages
 from jaxengine.device.runtime.transfer import put
 from jaxengine.device.runtime.unpack import (
+    adapters,
     kept_fields,
     kept_rows,
     offsets,
@@ -154,6 +155,7 @@ class ForwardPass:
             for layout in space.layouts(bucket)
         }
         self._adapters: list[tuple[jax.Array, ...]] = [() for _ in self._stages]
+        self.scoring: tuple[jax.Array, ...] = ()
         self._space = space
         self.outer = tuple(parameters[number] for number in space.outer)
 
@@ -161,6 +163,7 @@ class ForwardPass:
         """Bring the arrays of adapters, in the order of `space.graph.adapters`."""
         first = len(self._space.parameters)
         self._adapters = [tuple(arrays[number - first] for number in stage.adapters) for stage, _, _ in self._stages]
+        self.scoring = tuple(arrays[number - first] for number in self._space.parts.scoring)
 
     def exists(self, bucket: Bucket, executables: Executables) -> bool:
         """Whether all programs of a bucket are there."""
@@ -291,12 +294,13 @@ def _program(
 
 def _begin(layout: StepLayout, model: Model, entry: Any, buffer: jax.Array) -> tuple[jax.Array, Any]:
     """The residual stream before the first layer, and what all layers are given."""
+    through = adapters(layout, buffer)
     if layout.media is None or not layout.media.embeds:
-        return model.embed_tokens(tokens(layout, buffer, entry), positions(layout, buffer))
+        return model.embed_tokens(tokens(layout, buffer, entry), positions(layout, buffer), through)
     assert isinstance(model, Seeing)
     last_token, pool = entry
     seen = seen_by(layout, buffer, pool)
-    return model.embed_prompt(tokens(layout, buffer, last_token), rotary_positions(layout, buffer), seen)
+    return model.embed_prompt(tokens(layout, buffer, last_token), rotary_positions(layout, buffer), seen, through)
 
 
 def _ending(
@@ -313,7 +317,11 @@ def _ending(
         return pooled
     if space.taps == ():
         read = (model.final_norm(x),)
-    return model.final_norm(kept_rows(layout, x, buffer)), kept_fields(layout, buffer), read
+    return (
+        model.final_norm(kept_rows(layout, x, buffer)),
+        kept_fields(layout, buffer, adapted=bool(space.parts.scoring)),
+        read,
+    )
 
 
 def _residual(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, Any]:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from buckets import Bucket
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
+from jaxengine.device.layers.adapters import rows_by_group
 from jaxengine.device.models.interface import LOGITS
 from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.runtime.adapter_slots import adapter_names, adapter_programs
@@ -36,14 +37,17 @@ SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME = "write settings", "write bi
 def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDtypeStruct) -> Program:
     """`(parameters of no layer, hidden [K, E], kept, slots) -> (SampleOutputs, slots)`, of the first rows of `hidden` and `kept`.
 
-    The final projection belongs to sampling, because it is padded by rows and not by tokens.
+    Behind the parameters are the head's adapters where rows go through such. The final projection belongs to sampling, because
+    it is padded by rows and not by tokens.
     """
 
     def sample_rows(
         parameters: tuple[jax.Array, ...], hidden: jax.Array, kept: SampleInputs, slots: Slots
     ) -> tuple[SampleOutputs, Slots]:
-        logits = merge_some(space.graph, space.parameters, outer, parameters).heads[LOGITS](hidden[: shape.rows])
         first = kept.first(shape.rows)
+        through = rows_by_group(first.adapters, space.adapters.slots) if shape.adapters and space.adapters else None
+        model = merge_some(space.graph, space.parameters, given, parameters)
+        logits = model.heads[LOGITS](hidden[: shape.rows], through)
         outputs, slots = sample(
             shape.variant,
             logits,
@@ -56,7 +60,7 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
         )
         return space.everywhere(outputs), space.pinned(slots)
 
-    outer = space.outer
+    given = (*space.outer, *space.parts.scoring) if shape.adapters else space.outer
     integers = space.replicated_struct((space.kept,), jnp.int32)
     kept = SampleInputs(
         slots=integers,
@@ -66,12 +70,13 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
         count=space.replicated_struct((), jnp.int32),
         nth=integers if space.num_drafts else None,
         drafts=integers if space.num_drafts else None,
+        adapters=integers if shape.adapters else None,
     )
     rows = space.replicated_struct((space.kept, *hidden.shape[1:]), hidden.dtype)
     return space.program(
         shape.name,
         sample_rows,
-        (space.structs(outer), rows, kept, space.slots),
+        (space.structs(given), rows, kept, space.slots),
         kind=ProgramKind.SAMPLE,
         donate=(3,),
         weight=shape.cost,

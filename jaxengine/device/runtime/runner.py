@@ -171,7 +171,9 @@ class ModelRunner:
 
         def sample() -> None:
             if num_sampled:
-                pending.outputs = self._sample(self._sample_shape(num_sampled, variant), hidden, fields)
+                pending.outputs = self._sample(
+                    self._sample_shape(num_sampled, variant, adapters=fields.adapters is not None), hidden, fields
+                )
                 self._handover.keep(batch.number, kept.writes, self.slots)
             if batch.drafting:
                 drafts = self._draft(layout, buffer, states)
@@ -404,11 +406,15 @@ class ModelRunner:
             BundleError: a program of a required bundle does not run.
         """
         buckets = self.buckets
-        state: Kept | Pooled | None = None
+        states: dict[bool, Kept] = {}
         for layout in (layout for bucket in buckets for layout in self.space.layouts(bucket)):
             step = self._dummy(layout)
             state = self._forward(layout, step, self._call_first, only=0)
-            if self.space.draft is not None and isinstance(state, tuple):
+            if not isinstance(state, tuple):
+                continue
+            if self._samples:
+                states[state[1].adapters is not None] = state
+            if self.space.draft is not None:
                 self._run_draft(layout, step[-1], state, self._call_first)
         self._handover.run_once(self.slots, self._call_first)
         self._take_back(self._store.run_once(self._moved, self._call_first))
@@ -419,8 +425,8 @@ class ModelRunner:
         self._pass.adapt(self._adapters.arrays)
         self._write(sink_writes(self.space), self._call_first)
         for shape in self.space.sample_shapes:
-            if self._samples and isinstance(state, tuple) and shape.name in self.executables:
-                self._sample(shape, *state[:2], self._call_first)
+            if shape.adapters in states and shape.name in self.executables:
+                self._sample(shape, *states[shape.adapters][:2], self._call_first)
         return self._timed_steps(buckets)
 
     def _timed_steps(self, buckets: Sequence[Bucket]) -> dict[Bucket, float]:
@@ -438,7 +444,9 @@ class ModelRunner:
                 state = self._forward(layout, step, times, only=1 + number + again)
                 if self.space.draft is not None and isinstance(state, tuple):
                     self._run_draft(layout, step[-1], state, times)
-            greedy = [shape for shape in self.space.sample_shapes if shape.variant is Variant.GREEDY]
+            greedy = [
+                shape for shape in self.space.sample_shapes if shape.variant is Variant.GREEDY and not shape.adapters
+            ]
             for shape in greedy:
                 if self._samples and isinstance(state, tuple) and shape.name in self.executables:
                     self._sample(shape, *state[:2], times)
@@ -513,17 +521,18 @@ class ModelRunner:
         )
         return ended
 
-    def _sample_shape(self, num_rows: int, variant: Variant) -> SampleShape:
+    def _sample_shape(self, num_rows: int, variant: Variant, *, adapters: bool = False) -> SampleShape:
         """The smallest program that there is; the largest always is."""
-        shapes = (SampleShape(rows, variant) for rows in self.space.row_counts if rows >= num_rows)
+        shapes = (SampleShape(rows, variant, adapters) for rows in self.space.row_counts if rows >= num_rows)
         found = next((shape for shape in shapes if shape.name in self.executables), None)
-        return found or SampleShape(self.space.kept, variant)
+        return found or SampleShape(self.space.kept, variant, adapters)
 
     def _sample(
         self, shape: SampleShape, hidden: jax.Array, kept: SampleInputs, call: Call | None = None
     ) -> SampleOutputs:
         outputs: SampleOutputs
-        outputs, self.slots = (call or self._call)(shape.name, self._pass.outer, hidden, kept, self.slots)
+        parameters = self._pass.outer + self._pass.scoring if shape.adapters else self._pass.outer
+        outputs, self.slots = (call or self._call)(shape.name, parameters, hidden, kept, self.slots)
         return outputs
 
     def _begin(self, states: Sequence[SlotState]) -> None:

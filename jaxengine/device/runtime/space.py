@@ -408,10 +408,18 @@ class ProgramSpace:
 
     @cached_property
     def sample_shapes(self) -> tuple[SampleShape, ...]:
-        """Every sampling program: each variant per row count; none for a model without logits."""
+        """Every sampling program: each variant per row count, where the head has adapters for steps with such too.
+
+        None for a model without logits.
+        """
         if LOGITS not in self.graph.heads:
             return ()
-        return tuple(SampleShape(rows, variant) for rows in self.row_counts for variant in Variant)
+        return tuple(
+            SampleShape(rows, variant, adapters)
+            for adapters in ((False, True) if self.parts.scoring else (False,))
+            for rows in self.row_counts
+            for variant in Variant
+        )
 
     @cached_property
     def zeroed_state(self) -> Callable[[], tuple[Cache, Slots]]:
@@ -541,14 +549,15 @@ class ProgramSpace:
 
 @dataclass(frozen=True)
 class SampleShape:
-    """What a sampling program is compiled for: `rows` R and the variant."""
+    """What a sampling program is compiled for: `rows` R, the variant, and whether rows go through adapters of the head."""
 
     rows: int
     variant: Variant
+    adapters: bool = False
 
     @property
     def name(self) -> str:
-        return f"sample {self.rows} {self.variant.value}"
+        return f"sample {self.rows} {self.variant.value}{' adapters' if self.adapters else ''}"
 
     @property
     def cost(self) -> int:

@@ -115,7 +115,8 @@ def stage_of(
         space=space,
         grid=space.grid,
         parameters=tuple(sorted((*outer, *(number for layer in layers for number in parts.layers[layer])))),
-        adapters=tuple(number for layer in layers for number in parts.adapters[layer]),
+        adapters=(parts.looking if begins else ())
+        + tuple(number for layer in layers for number in parts.adapters[layer]),
         begins=begins,
         layers=layers,
         ends=ends,

@@ -42,7 +42,7 @@ def step_of(space: ProgramSpace, layout: StepLayout, buffer: jax.Array) -> Step:
         slot_mapping=field(layout, buffer, "slot_mapping"),
         row_slots=field(layout, buffer, "row_slots"),
         used=field(layout, buffer, "used"),
-        adapters=_adapters(layout, buffer) if layout.adapters else None,
+        adapters=adapters(layout, buffer),
         until=field(layout, buffer, "until") if layout.media is not None and layout.media.sight else None,
         crossed=_crossed(layout, buffer),
         indices=space.cache.indices,
@@ -75,15 +75,21 @@ def kept_rows(layout: StepLayout, x: jax.Array, buffer: jax.Array) -> jax.Array:
     return jnp.take(x, field(layout, buffer, "kept_places"), axis=0, mode="clip")
 
 
-def kept_fields(layout: StepLayout, buffer: jax.Array) -> SampleInputs:
-    """What sampling needs of the kept places."""
+def kept_fields(layout: StepLayout, buffer: jax.Array, *, adapted: bool = False) -> SampleInputs:
+    """What sampling needs of the kept places; where the head is `adapted`, in a step with adapters theirs."""
     names = ("slots", "positions", "targets", "writes", *(("nth",) if layout.drafts else ()))
     fields = {name: field(layout, buffer, f"kept_{name}") for name in names}
     drafts = _drafts_behind(layout, buffer, fields["nth"]) if layout.drafts else None
+    through = adapters(layout, buffer) if adapted else None
+    if through is not None:
+        fields["adapters"] = kept_rows(layout, through.adapters, buffer)
     return SampleInputs(**fields, drafts=drafts, count=field(layout, buffer, "count"))
 
 
-def _adapters(layout: StepLayout, buffer: jax.Array) -> AdapterRows:
+def adapters(layout: StepLayout, buffer: jax.Array) -> AdapterRows | None:
+    """Which adapter each place goes through; None of a step in which none goes through any."""
+    if not layout.adapters:
+        return None
     return AdapterRows(*(field(layout, buffer, f"adapter_{name}") for name in AdapterRows._fields))
 
 

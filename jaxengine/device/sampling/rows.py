@@ -44,6 +44,8 @@ class SampleInputs:
     Where there are drafts also `nth`, how many drafts of its sequence stand before the place, and `drafts`, the one that stands
     behind it, -1 for none; `earlier i32[R, k]` are made of these. Places of one sequence lie side by side, and all of them are
     written: the last right one counts.
+
+    Where the head has adapters, in a step with such the one that each goes through, as `AdapterRows.adapters`.
     """
 
     slots: Any
@@ -54,6 +56,7 @@ class SampleInputs:
     nth: Any = None
     drafts: Any = None
     earlier: Any = None
+    adapters: Any = None
 
     def first(self, rows: int) -> SampleInputs:
         """The first so many rows."""

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.device.layers.schemes import is_weight
+from jaxengine.device.layers.schemes import EMBEDDING, HEAD, is_weight
 from jaxengine.device.weights.matching import filled, source_pattern
 from jaxengine.device.weights.peft import LowRank, PeftAdapter
 from jaxengine.device.weights.rules import Ignore, KvHeads, Rule
 from jaxengine.errors import CheckpointError, ConfigError, RequestError, UnsupportedError
 
 EXPERTS = "experts"
-INWARD, OUTWARD = "adapters.inward", "adapters.outward"
+OF_VOCABULARY = {EMBEDDING: ("embed.looking",), HEAD: ("head.scoring", "embed.scoring")}
+"""Where embedding and head have slots, one of these: they have their own where they are one table, too, as PEFT has it."""
 
 
 def has_slots(rules: Iterable[Rule | Ignore], targets: Collection[str] | None) -> Callable[[str, bool], bool]:
@@ -31,13 +32,13 @@ def has_slots(rules: Iterable[Rule | Ignore], targets: Collection[str] | None) -
     those of experts, which would take many times what the others do. `rules` are the family's.
 
     Raises:
-        ConfigError: one of `targets` is no matrix of a layer.
+        ConfigError: one of `targets` is no matrix that can have slots.
     """
     matrices = [rule for rule in rules if isinstance(rule, Rule) and _can_have_slots(rule)]
     known = {_last_name(rule) for rule in matrices} | {EXPERTS for rule in matrices if rule.stacked}
     if unknown := sorted({*(targets or ())} - known):
         raise ConfigError(
-            f"lora_target_modules: {', '.join(unknown)} {'is' if len(unknown) == 1 else 'are'} no matrix of this model's layers, "
+            f"lora_target_modules: {', '.join(unknown)} {'is' if len(unknown) == 1 else 'are'} no matrix of this model "
             f"beside which adapters can be: {', '.join(sorted(known))}"
         )
     patterns = [(source_pattern(rule.target), rule.stacked) for rule in matrices if _wanted(rule, targets)]
@@ -47,31 +48,32 @@ def has_slots(rules: Iterable[Rule | Ignore], targets: Collection[str] | None) -
 
 
 def _can_have_slots(rule: Rule) -> bool:
-    """Whether it makes a matrix of a layer: not of an embedding or a head, and not what a layer keeps otherwise."""
-    return is_weight(rule.target) and rule.target.startswith("layers.")
+    """Whether it makes a matrix of a layer, the embedding or the head: not what a layer keeps otherwise."""
+    return rule.target in OF_VOCABULARY or (is_weight(rule.target) and rule.target.startswith("layers."))
 
 
 def _wanted(rule: Rule, targets: Collection[str] | None) -> bool:
     if targets is None:
-        return not rule.stacked
+        return not rule.stacked and rule.target not in OF_VOCABULARY
     return _last_name(rule) in targets or (rule.stacked and EXPERTS in targets)
 
 
 def _last_name(rule: Rule) -> str:
-    return rule.source.removesuffix(".weight").rpartition(".")[2]
+    return rule.source.removesuffix(".weight").rpartition(".")[2].lstrip("]")  # what may be left out ends before it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packer:
     """Of one model: its family's `rules`, its `config`, and what one slot of `structs` (`ModelGraph.adapters`) holds.
 
-    `by_rank` is `AdapterSpec.by_rank`.
+    `by_rank` is `AdapterSpec.by_rank`. `base` gives the base model's tensor of a name, None where it has none or is unknown.
     """
 
     rules: Sequence[Rule | Ignore]
     config: KvHeads
     structs: Mapping[str, Any]
     by_rank: bool
+    base: Callable[[str], NDArray[Any] | None] = lambda name: None
 
     def __call__(self, adapter: PeftAdapter) -> list[NDArray[Any]]:
         """One slot's part of each of the structs: zeros where the adapter trains nothing.
@@ -82,11 +84,8 @@ class Packer:
             UnsupportedError: it trains what has no slots.
         """
         values = {path: np.zeros(struct.shape[1:], struct.dtype) for path, struct in self.structs.items()}
-        for name in adapter.saved:
-            raise UnsupportedError(
-                f"modules_to_save: the adapter brings the whole of {name}, and slots hold low-rank adapters; "
-                "merge it into a checkpoint of its own"
-            )
+        for name, tensor in adapter.saved.items():
+            self._check_copy(name, tensor)
         for module, low_rank in adapter.modules.items():
             found = list(self._targets(module))
             if not found:
@@ -96,6 +95,16 @@ class Packer:
             for rule, path, expert in found:
                 self._write(values, module, low_rank, rule, path, expert)
         return list(values.values())
+
+    def _check_copy(self, name: str, tensor: NDArray[Any]) -> None:
+        """Accept a whole tensor that says what the base model has, in whatever type: PEFT writes such beside what was trained."""
+        base = self.base(name)
+        if base is not None and base.shape == tensor.shape and (base.astype(tensor.dtype) == tensor).all():
+            return
+        raise UnsupportedError(
+            f"the adapter brings the whole of {name}, {list(tensor.shape)} (modules_to_save), which is not known to be what its "
+            "base model has, bit for bit; slots hold low-rank adapters: merge it into a checkpoint of its own"
+        )
 
     def _targets(self, module: str) -> Iterator[tuple[Rule, str, int | None]]:
         """The rules that make parameters of a module, which these are, and which expert's."""
@@ -120,8 +129,9 @@ class Packer:
         expert: int | None,
     ) -> None:
         """Write to `values` what an adapter does to one parameter."""
-        owner = path.rpartition(".")[0]
-        if f"{owner}.{INWARD}" not in values:
+        places = OF_VOCABULARY.get(path, (f"{path.rpartition('.')[0]}.adapters",))
+        slots = next((place for place in places if f"{place}.inward" in values), None)
+        if slots is None:
             name = EXPERTS if rule.stacked else module.rpartition(".")[2]
             remedy = (
                 f"name {name} in lora_target_modules"
@@ -129,12 +139,12 @@ class Packer:
                 else "merge it into a checkpoint of its own"
             )
             raise UnsupportedError(f"the adapter trains {module}, which has no slots for adapters; {remedy}")
-        inward, outward = values[f"{owner}.{INWARD}"], values[f"{owner}.{OUTWARD}"]
+        inward, outward = values[f"{slots}.inward"], values[f"{slots}.outward"]
         if expert is not None:
             if expert >= len(inward):
                 raise CheckpointError(f"the adapter trains {module}, and the model has {len(inward)} experts")
             inward, outward = inward[expert], outward[expert]
-        if self.by_rank and not rule.stacked:
+        if self.by_rank and not (rule.stacked or low_rank.embedding):
             inward = inward.T
         rank, inputs, (room, outputs) = low_rank.a.shape[0], low_rank.a.shape[1], outward.shape
         if rank > room:

@@ -41,6 +41,10 @@ ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {
         {"r": 4, "lora_alpha": 4, "target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
     ),
     "qwen3": ("qwen3", {"r": 8, "lora_alpha": 16, "target_modules": "all-linear"}),
+    "qwen3-tied": (
+        "qwen3",
+        {"r": 8, "lora_alpha": 4, "target_modules": ["embed_tokens", "q_proj"], "ensure_weight_tying": True},
+    ),
     "phi3-fused": ("phi3", {"r": 8, "lora_alpha": 8, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj"]}),
     "gpt2-convolutions": ("gpt2", {"r": 4, "lora_alpha": 8, "target_modules": ["c_attn", "c_proj", "c_fc"]}),
     "deepseek-v2-lite-latent": (
@@ -75,15 +79,25 @@ class AdapterFixture:
         """The adapter's directory, as PEFT writes it."""
         directory.mkdir(parents=True)
         (directory / "adapter_config.json").write_text(json.dumps(self.config))
-        save_file(adapter_tensors(self.shapes), directory / "adapter_model.safetensors", metadata={"format": "pt"})
+        tensors = adapter_tensors(self.shapes, tied=self.config["ensure_weight_tying"])
+        save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
         return directory
 
 
-def adapter_tensors(shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
-    """The numbers of an adapter; whole tensors of its base model are the base model's where they were not trained."""
+def adapter_tensors(shapes: Mapping[str, Sequence[int]], *, tied: bool) -> dict[str, np.ndarray]:
+    """The numbers of an adapter; whole tensors of its base model are the base model's where they were not trained.
+
+    Where the head is tied to the embedding its matrices are those of the embedding, the other way round.
+    """
     before = "base_model.model."
     names = {
         name: name.removeprefix(before).replace(".base_layer", "") if "base_layer" in name else name for name in shapes
     }
     made = random_tensors({names[name]: shape for name, shape in shapes.items()})
-    return {name: made[names[name]] for name in shapes}
+    tensors = {name: made[names[name]] for name in shapes}
+    if tied:
+        embedding, head = f"{before}model.embed_tokens", f"{before}lm_head"
+        tensors[f"{head}.base_layer.weight"] = tensors[f"{embedding}.base_layer.weight"]
+        for side, other in ("AB", "BA"):
+            tensors[f"{head}.lora_{side}.weight"] = tensors[f"{embedding}.lora_embedding_{other}"].T.copy()
+    return tensors

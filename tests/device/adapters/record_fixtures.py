@@ -30,10 +30,13 @@ def record(name: str) -> None:
         given.save_pretrained(folder)
         file = Path(folder) / "adapter_model.safetensors"
         shapes = {key: list(tensor.shape) for key, tensor in load_file(file).items()}
-        save_file(adapter_tensors(shapes), file, metadata={"format": "pt"})
+        tied = bool(options.get("ensure_weight_tying"))
+        save_file(adapter_tensors(shapes, tied=tied), file, metadata={"format": "pt"})
         config = json.loads((Path(folder) / "adapter_config.json").read_text())
         base, _, _ = build(*CASES[case])
-        merged = peft.PeftModel.from_pretrained(base, folder).merge_and_unload().to(torch.float32).eval()
+        loaded = peft.PeftModel.from_pretrained(base, folder)
+        # of a matrix that embedding and head share PEFT merges both, one upon the other
+        merged = (loaded if tied else loaded.merge_and_unload()).to(torch.float32).eval()
     config |= {"base_model_name_or_path": case, "target_modules": sorted(config["target_modules"])}
     FIXTURES.mkdir(exist_ok=True)
     stored = {"config": config, "shapes": shapes}

@@ -20,9 +20,9 @@ from xla_cache import CompileCounter
 
 SPEC = AdapterSpec(slots=3, rank=8)
 EXPERTS = ("q_proj", "experts")
-IN_SLOTS = [
-    name for name in ADAPTERS if name not in ("llama-saved-head", "llama-vocabulary", "deepseek-v2-lite-latent")
-]
+IN_SLOTS = [name for name in ADAPTERS if name not in ("llama-saved-head", "deepseek-v2-lite-latent")]
+VOCABULARY = ("embed_tokens", "lm_head", "q_proj", "v_proj")
+TARGETS = {"llama-vocabulary": VOCABULARY, "qwen3-tied": VOCABULARY}
 MOVED = 1e-2
 """Of a log probability: by so much at least every adapter here moves some."""
 
@@ -47,15 +47,22 @@ def error(found: list[np.ndarray], fixture: AdapterFixture) -> float:
 
 @pytest.mark.parametrize("name", slow_but(IN_SLOTS, ["llama-patterns"]))
 def test_a_slot_is_the_merged_model(name: str, tmp_path: Path) -> None:
-    model, fixtures = with_adapters(tmp_path, name)
+    model, fixtures = with_adapters(tmp_path, name, targets=TARGETS.get(name))
     assert error(model.logprobs(PROMPTS, seq=5, adapters=[1] * len(PROMPTS)), fixtures[name]) < MAX_ERROR
 
 
-def test_company_changes_no_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("llama", "llama-patterns", "llama-rslora-one-layer"),
+        pytest.param(("llama-vocabulary",), marks=pytest.mark.rare),
+    ],
+    ids=lambda names: names[0],
+)
+def test_company_changes_no_bit(names: tuple[str, ...], tmp_path: Path) -> None:
     """Of prompts with one adapter, another or none: beside each other as each alone, with the others' slots empty or not."""
-    names = "llama", "llama-patterns", "llama-rslora-one-layer"
-    model, _ = with_adapters(tmp_path, *names)
-    through = [number % 4 for number in range(1, len(PROMPTS) + 1)]
+    model, _ = with_adapters(tmp_path, *names, targets=TARGETS.get(names[0]))
+    through = [number % (1 + len(names)) for number in range(1, len(PROMPTS) + 1)]
     together = model.logprobs(PROMPTS, seq=5, adapters=through)
     alone = [model.logprobs([prompt], seq=5, adapters=[slot])[0] for prompt, slot in zip(PROMPTS, through, strict=True)]
     for ours, theirs in zip(together, alone, strict=True):
@@ -109,13 +116,16 @@ def test_memory_that_was_given_back_has_empty_slots(tmp_path: Path) -> None:
     [
         pytest.param({"devices": 2}, marks=pytest.mark.slow),
         pytest.param({"devices": 4}, marks=pytest.mark.rare),
+        pytest.param({"name": "llama-vocabulary", "targets": VOCABULARY, "devices": 2}, marks=pytest.mark.rare),
         pytest.param({"spec": AdapterSpec(slots=40, rank=8)}, marks=pytest.mark.rare),
     ],
     ids=str,
 )
 def test_devices_share_adapters_as_they_share_matrices(options: dict[str, Any], tmp_path: Path) -> None:
-    model, fixtures = with_adapters(tmp_path, "llama", **options)
-    assert error(model.logprobs(PROMPTS, seq=5, adapters=[1] * 3), fixtures["llama"]) < MAX_ERROR
+    given = {"name": "llama", **options}
+    name = given.pop("name")
+    model, fixtures = with_adapters(tmp_path, name, **given)
+    assert error(model.logprobs(PROMPTS, seq=5, adapters=[1] * 3), fixtures[name]) < MAX_ERROR
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
 from jaxengine.device.runtime.space import MediaSpace, ProgramSpace
 from jaxengine.device.weights.adapter_packing import Packer, has_slots
+from jaxengine.device.weights.base_tensors import BaseTensors
+from jaxengine.device.weights.named_arrays import NamedArrays
 from jaxengine.device.weights.peft import read_adapter
 from jaxengine.startup.program_context import PACKAGES, traced
 from pallas_kernels import kv_storage_dtype
@@ -92,6 +94,11 @@ class PagedModel:
                 config=self.config,
                 structs=self.space.graph.adapters,
                 by_rank=adapters.by_rank(self.space.device_layout),
+                base=BaseTensors(
+                    programs.model_class.WEIGHTS,
+                    tied=self.config.tie_word_embeddings,
+                    open=lambda: NamedArrays(tensors),
+                ),
             )
         self.runner = ModelRunner(
             self.space,

@@ -20,6 +20,7 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_windows
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder
 from jaxengine.startup import program_context
+from pallas_kernels import AdapterRows
 from tests.device.models.cases import random_tensors
 
 ARCHITECTURE = "TwoShapesForCausalLM"
@@ -90,8 +91,10 @@ class TwoShapesForCausalLM(RotaryDecoder):
         size = 2 * shape.head_dim
         return replace(shape, num_kv_heads=shape.num_kv_heads // 2, head_dim=size, scale=size**-0.5, rope=1)
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        x, shared = super().embed_tokens(tokens, positions)
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        x, shared = super().embed_tokens(tokens, positions, adapters)
         return x, Shared((*shared.angles, self.config.large_rope.angles(positions)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,8 @@ from jaxengine.device.layers.sharding import ONE_DEVICE
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.weights.adapter_packing import Packer, has_slots
+from jaxengine.device.weights.base_tensors import BaseTensors
+from jaxengine.device.weights.named_arrays import NamedArrays
 from jaxengine.device.weights.peft import LowRank, PeftAdapter
 from jaxengine.errors import CheckpointError, ConfigError, JaxEngineError, RequestError, UnsupportedError
 from tests.device.models.cases import Fixture
@@ -64,8 +67,10 @@ def test_targets_are_the_last_names_of_a_checkpoints_modules() -> None:
 
 
 def test_a_target_without_slots_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"lora_target_modules: lm_head is no matrix .* k_proj, o_proj, q_proj"):
-        packer("llama", ("q_proj", "lm_head"))
+    with pytest.raises(
+        ConfigError, match=r"lora_target_modules: norm is no matrix .* embed_tokens, .*lm_head, o_proj, q_proj"
+    ):
+        packer("llama", ("q_proj", "norm"))
 
 
 def test_a_slot_is_filled_up_with_zeros_and_scaled() -> None:
@@ -90,8 +95,12 @@ def test_a_slot_is_filled_up_with_zeros_and_scaled() -> None:
         (adapter({Q: low_rank(64, 64, fill=np.inf)}), CheckpointError, "not finite"),
         (adapter({"model.layers.0.self_attn.qq_proj": low_rank(64, 64)}), CheckpointError, "no such module"),
         (adapter({"model.layers.9.self_attn.q_proj": low_rank(64, 64)}), UnsupportedError, "has no slots"),
-        (adapter({"lm_head": low_rank(64, 96)}), UnsupportedError, "lm_head, which has no slots .* merge it"),
-        (adapter({"model.embed_tokens": low_rank(96, 64)}), UnsupportedError, "embed_tokens, which has no .* merge it"),
+        (adapter({"lm_head": low_rank(64, 96)}), UnsupportedError, "lm_head, which has no slots .* name lm_head in"),
+        (
+            adapter({"model.embed_tokens": low_rank(96, 64)}),
+            UnsupportedError,
+            "embed_tokens, which has no .* name embed_tokens in",
+        ),
         (adapter({}, {"lm_head.weight": np.ones((96, 64), np.float32)}), UnsupportedError, "modules_to_save"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -101,6 +110,20 @@ def test_what_a_slot_cannot_hold_is_refused_by_name(
 ) -> None:
     with pytest.raises(error, match=message):
         packer("llama")(given)
+
+
+def test_what_the_base_model_has_itself_may_be_brought() -> None:
+    """A head that is tied to the embedding is the embedding's tensor; one number more, and it is another."""
+    table = np.arange(96 * 64, dtype=np.float32).reshape(96, 64)
+    base = BaseTensors(packer("qwen3").rules, tied=True, open=lambda: NamedArrays({"model.embed_tokens.weight": table}))
+    pack = replace(packer("qwen3", ("lm_head",)), base=base)
+    assert pack.structs.keys() == {"embed.scoring.inward", "embed.scoring.outward"}
+    head = LowRank(np.ones((4, 64), np.float32), np.ones((96, 4), np.float32), 1.0)
+    inward, outward = pack(adapter({"lm_head": head}, {"lm_head.weight": table, "embed_tokens.weight": table}))
+    assert inward.sum() == 4 * 64
+    assert outward.sum() == 4 * 96
+    with pytest.raises(UnsupportedError, match="the whole of lm_head.weight, .* merge it"):
+        pack(adapter({}, {"lm_head.weight": table + (table == 7)}))
 
 
 def test_what_would_have_slots_if_it_were_named_is_told_apart_from_what_never_has_any() -> None:

@@ -32,6 +32,7 @@ from jaxengine.device.models.families.llama import LlamaForCausalLM
 from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule
 from jaxengine.errors import ConfigError
+from pallas_kernels import AdapterRows
 
 LAYERS = "[model.]layers.*."
 
@@ -211,9 +212,9 @@ class Eagle3(LlamaForCausalLM):
         """As the interface says."""
         return self.norm(x), x
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
+    def logits(self, hidden: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
         """As the interface says."""
-        scores = super().logits(hidden)
+        scores = super().logits(hidden, adapters)
         return scores if self.known is None else spread(scores, self.known[...], self.config.vocab_size)
 
 

@@ -23,6 +23,7 @@ from jaxengine.device.models.shared.rotary_decoder import (
     layer_norm,
 )
 from jaxengine.device.weights.rules import Ignore, Rule
+from pallas_kernels import AdapterRows
 
 WINDOW, PERIOD = 4096, 4
 """Hugging Face's defaults: positions that a token sees, and of so many layers the last sees everything."""
@@ -68,8 +69,8 @@ class CohereForCausalLM(RotaryDecoder):
         attention = SelfAttention(self.attention_shape(layer), context=self.context)
         return ParallelBlock(attention, self.feed_forward(layer), norm=self.make_norm, one_norm=True)
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        return super().logits(hidden) * self.config.logit_scale
+    def logits(self, hidden: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
+        return super().logits(hidden, adapters) * self.config.logit_scale
 
 
 class Cohere2ForCausalLM(CohereForCausalLM):

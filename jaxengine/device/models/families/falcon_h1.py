@@ -30,6 +30,7 @@ from jaxengine.device.models.shared.state_spaces import (
 )
 from jaxengine.device.weights.rules import renamed
 from jaxengine.errors import ConfigError
+from pallas_kernels import AdapterRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,12 +136,14 @@ class FalconH1ForCausalLM(RotaryDecoder):
     def block(self, layer: int) -> FalconH1Block:
         return FalconH1Block(self, layer)
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        x, shared = super().embed_tokens(tokens, positions)
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        x, shared = super().embed_tokens(tokens, positions, adapters)
         return x * self.config.multipliers.embedding, shared
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        return super().logits(hidden) * self.config.multipliers.lm_head
+    def logits(self, hidden: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
+        return super().logits(hidden, adapters) * self.config.multipliers.lm_head
 
 
 def _read_factors(reader: ConfigReader, key: str, count: int) -> tuple[float, ...]:

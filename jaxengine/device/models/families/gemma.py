@@ -19,6 +19,7 @@ from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, re
 from jaxengine.device.models.shared.gemma import NORM_OFFSET, SANDWICH_NORM_WEIGHTS, scale_embeddings
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
 from jaxengine.device.weights.rules import Ignore, Rule
+from pallas_kernels import AdapterRows
 
 WINDOW, PERIOD = 4096, 2
 
@@ -48,8 +49,10 @@ class GemmaForCausalLM(RotaryDecoder):
         config = self.config
         return RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, offset=NORM_OFFSET, context=self.context)
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        x, shared = super().embed_tokens(tokens, positions)
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        x, shared = super().embed_tokens(tokens, positions, adapters)
         return scale_embeddings(x, hidden_size=self.config.hidden_size, dtype=self.context.dtype), shared
 
 
@@ -98,6 +101,6 @@ class Gemma2ForCausalLM(GemmaForCausalLM):
     def attention_shape(self, layer: int) -> AttentionShape:
         return replace(super().attention_shape(layer), scale=self.config.scale, soft_cap=self.config.score_cap)
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        logits, cap = super().logits(hidden), self.config.logit_cap
+    def logits(self, hidden: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
+        logits, cap = super().logits(hidden, adapters), self.config.logit_cap
         return logits if cap is None else cap * jnp.tanh(logits / cap)

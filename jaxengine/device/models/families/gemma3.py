@@ -31,6 +31,7 @@ from jaxengine.device.models.shared.seeing import Seeing, seeing_rules
 from jaxengine.device.models.towers.siglip import Gemma3Tower
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
+from pallas_kernels import AdapterRows
 
 GLOBAL_THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
 WINDOW, PERIOD = 4096, 6
@@ -126,8 +127,12 @@ class Gemma3ForCausalLM(Decoder):
             local_rope=local_rope,
         )
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        x = scale_embeddings(self.embed(tokens), hidden_size=self.config.hidden_size, dtype=self.context.dtype)
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        x = scale_embeddings(
+            self.embed(tokens, adapters), hidden_size=self.config.hidden_size, dtype=self.context.dtype
+        )
         ropes = self.config.global_rope, self.config.local_rope
         return x, Shared(tuple(rope.angles(positions) for rope in ropes))
 

@@ -23,6 +23,7 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.weights.rules import Ignore, Rule, chain, of_kv_groups, part, transpose
 from jaxengine.errors import ConfigError
+from pallas_kernels import AdapterRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +133,10 @@ class GPT2LMHeadModel(Decoder):
             scale_by_layer=reader.optional("scale_attn_by_inverse_layer_idx", False, bool),
         )
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        return self.embed(tokens) + self.positions(positions), Shared()
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens, adapters) + self.positions(positions), Shared()
 
     def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

@@ -15,6 +15,7 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
 from jaxengine.device.weights.rules import Ignore, Rule
+from pallas_kernels import AdapterRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +68,11 @@ class GraniteForCausalLM(RotaryDecoder):
             residual_multiplier=self.config.residual_multiplier,
         )
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        x, shared = super().embed_tokens(tokens, positions)
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        x, shared = super().embed_tokens(tokens, positions, adapters)
         return x * self.config.embedding_multiplier, shared
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        return super().logits(hidden) / self.config.logits_scaling
+    def logits(self, hidden: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
+        return super().logits(hidden, adapters) / self.config.logits_scaling

@@ -25,6 +25,7 @@ from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS
 from jaxengine.device.models.shared.state_spaces import JAMBA_NAMES
 from jaxengine.device.weights.rules import Rule, renamed
 from jaxengine.errors import ConfigError
+from pallas_kernels import AdapterRows
 
 MIXER, FEED_FORWARD = "[model.]layers.*.mamba", "[model.]layers.*.feed_forward"
 
@@ -126,8 +127,10 @@ class JambaForCausalLM(RotaryDecoder):
             return super().feed_forward(layer)
         return SparseMLP(experts, context=self.context)
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        return self.embed(tokens), Shared()
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens, adapters), Shared()
 
 
 def _read_every(reader: ConfigReader, key: str, num_layers: int, *, period: int, offset: int) -> tuple[int, ...]:

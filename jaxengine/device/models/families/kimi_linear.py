@@ -37,6 +37,7 @@ from jaxengine.device.models.shared.latent import (
 )
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule, filters
 from jaxengine.errors import ConfigError
+from pallas_kernels import AdapterRows
 
 MIXER = "layers.*.attention"
 KINDS = {"linear_attention": "recurrent", "full_attention": "full"}
@@ -139,8 +140,10 @@ class KimiLinearForCausalLM(SharedExpertsDecoder):
         )
         return Block(mixer, self.feed_forward(layer), norm=self.make_norm)
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        return self.embed(tokens), Shared()
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens, adapters), Shared()
 
 
 def _read_shared(reader: ConfigReader) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from jaxengine.device.models.shared.state_spaces import (
 )
 from jaxengine.device.weights.rules import Ignore, Rule, repeat_kv_heads
 from jaxengine.errors import ConfigError
+from pallas_kernels import AdapterRows
 
 MIXER = "[backbone.]layers.*.mixer"
 PATTERN = {"M": "recurrent", "*": "full", "-": "mlp", "E": "experts"}
@@ -211,8 +212,10 @@ class NemotronHForCausalLM(Decoder):
             scale=config.head_dim**-0.5,
         )
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        return self.embed(tokens), Shared()
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens, adapters), Shared()
 
     def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

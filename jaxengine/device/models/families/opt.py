@@ -24,6 +24,7 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.weights.rules import Rule
 from jaxengine.errors import ConfigError
+from pallas_kernels import AdapterRows
 
 POSITION_OFFSET = 2
 LAYER_NORM_EPSILON = 1e-5
@@ -128,8 +129,10 @@ class OPTForCausalLM(Decoder):
             final_norm=norm_first and not without_final_norm,
         )
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        x = self.embed(tokens)
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        x = self.embed(tokens, adapters)
         if self.project_in is not None:
             x = self.project_in(x, None)
         return x + self.positions(positions), Shared()
@@ -137,11 +140,11 @@ class OPTForCausalLM(Decoder):
     def final_norm(self, x: jax.Array) -> jax.Array:
         return x if self.norm is None else self.norm(x)
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
+    def logits(self, hidden: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
         # Projected here and not in the forward pass: only the sampled rows come this far.
         if self.project_out is not None:
             hidden = self.project_out(hidden, None)
-        return super().logits(hidden)
+        return super().logits(hidden, adapters)
 
 
 def _projection(in_size: int, out_size: int, axes: tuple[str, str], context: ModelContext) -> Linear | None:

@@ -25,6 +25,7 @@ from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.models.shared.states_alone import LONGEST
 from jaxengine.device.weights.rules import Rule, flat
 from jaxengine.errors import ConfigError
+from pallas_kernels import AdapterRows
 
 NORMS = {"first_norm": "pre_norm", "mixer_norm": "attn_norm", "mlp_norm": "ffn_norm"}
 SHIFTS = {"q": "r", "decay": "w", "k": "k", "v": "v", "rate": "a", "gate": "g"}
@@ -162,8 +163,10 @@ class RWKV7ForCausalLM(Decoder):
             norm_first=reader.optional("norm_first", True, bool),
         )
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        x = self.embed(tokens)
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        x = self.embed(tokens, adapters)
         return jnp.concatenate([x, jnp.zeros_like(x)], axis=1), Shared()
 
     def final_norm(self, x: jax.Array) -> jax.Array:

@@ -31,6 +31,7 @@ from jaxengine.device.models.towers.step import TowerStep
 from jaxengine.device.models.towers.whisper import EPSILON, WhisperTower, WhisperTowerConfig, read_encoder
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
+from pallas_kernels import AdapterRows
 from pallas_kernels.dispatch import AUTO
 
 LAYER = "[model.]decoder.layers.*"
@@ -229,8 +230,10 @@ class WhisperForConditionalGeneration(Seeing):
         config = self.config
         return None if traits is None else replace(traits, crossed=config.crossed, alignment=config.alignment)
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        return self.embed(tokens) + self.positions(positions), Shared()
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens, adapters) + self.positions(positions), Shared()
 
     def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

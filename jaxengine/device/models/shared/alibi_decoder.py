@@ -15,6 +15,7 @@ from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.shared.decoder import Decoder
+from pallas_kernels import AdapterRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,10 @@ class AlibiDecoder(Decoder):
         self.layers = nnx.List([layer() for _ in range(config.num_layers)])
         self.norm = norm()
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        x = self.embed(tokens)
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        x = self.embed(tokens, adapters)
         return x if self.embedding_norm is None else self.embedding_norm(x), Shared()
 
     def final_norm(self, x: jax.Array) -> jax.Array:

@@ -20,6 +20,7 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.interface import LOGITS, POOLED, Head, MediaTraits, Model, Purpose, TokenHeads
 from jaxengine.device.weights.rules import Ignore, Rule
+from pallas_kernels import AdapterRows
 
 
 class Decoder(nnx.Module):
@@ -71,7 +72,9 @@ class Decoder(nnx.Module):
         """As the interface says."""
         return tuple(layer.keeps for layer in self.layers)
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
         """As the interface says."""
         raise NotImplementedError
 
@@ -89,9 +92,14 @@ class Decoder(nnx.Module):
         """Logits, unless the model pools."""
         return {LOGITS: self.logits} if self.pooler is None else {POOLED: self.pooler}
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
+    @property
+    def scores(self) -> Embedding:
+        """The table of the head."""
+        return self.embed if self.head is None else self.head
+
+    def logits(self, hidden: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
         """`hidden [R, E]` -> float32 logits `[R, V]`."""
-        return (self.embed if self.head is None else self.head).logits(hidden)
+        return self.scores.logits(hidden, adapters)
 
 
 if TYPE_CHECKING:

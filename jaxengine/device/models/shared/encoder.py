@@ -23,6 +23,7 @@ from jaxengine.device.layers.stack import Layer
 from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.shared.decoder import Decoder
+from pallas_kernels import AdapterRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +106,12 @@ class Encoder(Decoder):
         config = self.config
         return MLP(config.hidden_size, config.mlp_size, activation=config.activation, bias=True, context=self.context)
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
         size = self.config.vocab_size
         second = (tokens >= size).astype(jnp.int32)
-        x = self.embed(tokens - size * second)
+        x = self.embed(tokens - size * second, adapters)
         if self.kinds is not None:
             x = x + self.kinds(jnp.minimum(second, self.config.text_kinds - 1))
         if self.positions is not None:

@@ -12,6 +12,7 @@ from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.step import Shared, Step
 from jaxengine.device.models.shared.rotary_decoder import RotaryDecoder
 from jaxengine.device.models.shared.seeing import Seeing, Seen
+from pallas_kernels import AdapterRows
 
 
 @jax.tree_util.register_dataclass
@@ -39,8 +40,10 @@ class SeeingLevels(Seeing, RotaryDecoder):
         tower = self.config.tower
         return LevelBlock if tower is not None and layer < len(tower.taps) else super().block_class(layer)
 
-    def embed_prompt(self, tokens: jax.Array, positions: jax.Array, seen: Seen) -> tuple[jax.Array, Shared]:
-        x, shared = super().embed_prompt(tokens, positions, seen)
+    def embed_prompt(
+        self, tokens: jax.Array, positions: jax.Array, seen: Seen, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        x, shared = super().embed_prompt(tokens, positions, seen, adapters)
         places, width = x.shape
         behind = jnp.where(seen.here[:, None], seen.rows[:, width:].astype(x.dtype), jnp.zeros((), x.dtype))
         return x, LevelShared(shared.angles, behind.reshape(places, -1, width).swapaxes(0, 1))

@@ -25,6 +25,7 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
 from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule, repeat_kv_heads
+from pallas_kernels import AdapterRows
 
 
 class RotaryDecoder(Decoder):
@@ -83,8 +84,10 @@ class RotaryDecoder(Decoder):
             context=self.context,
         )
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        return self.embed(tokens), Shared((self.config.rope.angles(positions),))
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens, adapters), Shared((self.config.rope.angles(positions),))
 
     def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

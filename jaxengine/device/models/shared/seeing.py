@@ -23,6 +23,7 @@ from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.models.shared.rotary_decoder import RotaryDecoder
 from jaxengine.device.models.towers.tower import Tower
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Made, Rule, Transform
+from pallas_kernels import AdapterRows
 
 
 class Seen(NamedTuple):
@@ -66,9 +67,11 @@ class Seeing(Decoder):
             sight=self.SIGHT,
         )
 
-    def embed_prompt(self, tokens: jax.Array, positions: jax.Array, seen: Seen) -> tuple[jax.Array, Shared]:
+    def embed_prompt(
+        self, tokens: jax.Array, positions: jax.Array, seen: Seen, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
         """`embed_tokens` of a step whose places may show something."""
-        x, shared = self.embed_tokens(tokens, positions)
+        x, shared = self.embed_tokens(tokens, positions, adapters)
         return jnp.where(seen.here[:, None], seen.rows[:, : x.shape[1]].astype(x.dtype), x), shared
 
 

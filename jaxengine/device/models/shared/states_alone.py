@@ -19,6 +19,7 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.models.shared.state_spaces import INITIAL_STEPS
 from jaxengine.device.weights.rules import Ignore, Rule
+from pallas_kernels import AdapterRows
 
 LONGEST = 1 << 20
 """The longest context where config.json says nothing: no position enters, and a state is as large whatever came before."""
@@ -66,8 +67,10 @@ class StatesAlone(Decoder):
         """A norm of the residual stream."""
         return RMSNorm(self.config.hidden_size, epsilon=self.config.norm_epsilon, context=self.context)
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        return self.embed(tokens), Shared()
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens, adapters), Shared()
 
     def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

@@ -13,6 +13,7 @@ from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
 from jaxengine.device.models.shared.rotary_decoder import RotaryDecoder, half_split, turns
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule
+from pallas_kernels import AdapterRows
 
 GLOBAL, LOCAL = 0, 1
 """Which of the step's angles are whose."""
@@ -43,9 +44,11 @@ class TwoRopesDecoder(RotaryDecoder):
     def attention_shape(self, layer: int) -> AttentionShape:
         return replace(super().attention_shape(layer), rope=GLOBAL if self.config.windows[layer] is None else LOCAL)
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
         ropes = self.config.rope, self.config.local_rope
-        return self.embed(tokens), Shared(tuple(rope.angles(positions) for rope in ropes))
+        return self.embed(tokens, adapters), Shared(tuple(rope.angles(positions) for rope in ropes))
 
 
 def half_split_two(rows: Sequence[Rule | Ignore]) -> tuple[Rule | Ignore, ...]:

@@ -28,7 +28,7 @@ from jaxengine.device.models.shared.seeing import Seeing, Seen, of_tower
 from jaxengine.device.models.towers.gemma4 import Gemma4Tower
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule, part
 from jaxengine.errors import ConfigError
-from pallas_kernels import QUANTISED_CACHES
+from pallas_kernels import QUANTISED_CACHES, AdapterRows
 
 GLOBAL, LOCAL = 0, 1
 """Which of the step's angles are whose."""
@@ -144,9 +144,11 @@ class Gemma4ForCausalLM(Decoder):
             experts=config.experts,
         )
 
-    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(
+        self, tokens: jax.Array, positions: jax.Array, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
         config = self.config
-        x = scale_embeddings(self.embed(tokens), hidden_size=config.hidden_size, dtype=self.context.dtype)
+        x = scale_embeddings(self.embed(tokens, adapters), hidden_size=config.hidden_size, dtype=self.context.dtype)
         angles = config.global_rope.angles(positions), config.local_rope.angles(positions)
         return x, Gemma4Shared(angles, self._beside(x, tokens) if config.beside else None)
 
@@ -160,8 +162,8 @@ class Gemma4ForCausalLM(Decoder):
     def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        logits, cap = super().logits(hidden), self.config.logit_cap
+    def logits(self, hidden: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
+        logits, cap = super().logits(hidden, adapters), self.config.logit_cap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
@@ -197,8 +199,10 @@ class Gemma4ForConditionalGeneration(Seeing, Gemma4ForCausalLM):
         traits = super().media
         return None if traits is None else replace(traits, sight=self.config.sight)
 
-    def embed_prompt(self, tokens: jax.Array, positions: jax.Array, seen: Seen) -> tuple[jax.Array, Shared]:
-        x, shared = super().embed_prompt(tokens, positions, seen)
+    def embed_prompt(
+        self, tokens: jax.Array, positions: jax.Array, seen: Seen, adapters: AdapterRows | None = None
+    ) -> tuple[jax.Array, Shared]:
+        x, shared = super().embed_prompt(tokens, positions, seen, adapters)
         if not self.config.beside:
             return x, shared
         padded = jnp.where(seen.here, jnp.asarray(self.config.padding, tokens.dtype), tokens)
