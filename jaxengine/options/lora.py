@@ -43,8 +43,8 @@ class LoraConfig:
 
     lora_target_modules: tuple[str, ...] | None = option(
         None,
-        "matrices that adapters may train, by the last part of their names in the checkpoint (q_proj), or experts for those of "
-        "experts; each costs memory (default: all of layers but experts)",
+        "matrices that adapters may train, by the last part of their names in the checkpoint (q_proj, embed_tokens, lm_head), or "
+        "experts for those of experts; each costs memory (default: all of layers but experts)",
         shapes=True,
     )
 

@@ -24,8 +24,9 @@ from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.adapter_slots import adapter_programs
 from jaxengine.device.runtime.cache_layout import lay_out
-from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.forward import forward_programs, hidden_struct
 from jaxengine.device.runtime.memory import is_on_host, shard_bytes
+from jaxengine.device.runtime.programs import sample_program
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.weights.adapter_packing import has_slots
 from jaxengine.startup.weights_on_host import keep_on_host
@@ -197,7 +198,7 @@ THROUGH_ADAPTERS = [
 def test_a_step_through_adapters_compiles_for_a_tpu(step):
     """And what writes their slots leaves the others where they lie."""
     case, target, adapters, quantization = step
-    targets = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    targets = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head")
     space, compiled = compiled_step(
         Fixture.load(case).config,
         target,
@@ -215,6 +216,10 @@ def test_a_step_through_adapters_compiles_for_a_tpu(step):
         devices = 1 if space.device_layout.mesh is None else space.device_layout.mesh.size
         slots = sum(struct.size * 2 for struct in program.arguments[0])
         assert written.memory_analysis().alias_size_in_bytes >= slots // devices
+    if case == "llama" and target == "v5e-4":
+        *_, shape = space.sample_shapes
+        assert shape.adapters
+        assert "op:adapter_product" in sample_program(space, shape, hidden_struct(space)).lower().compile().as_text()
 
 
 def compiled_step(
