@@ -65,12 +65,12 @@ class MediaConfig:
 
     def __post_init__(self) -> None:
         for name, value in self.limit_mm_per_prompt.items():
-            _check_modality("limit_mm_per_prompt", name)
+            check_modality("limit_mm_per_prompt", name)
             count = value.get("count") if isinstance(value, Mapping) and value.keys() == {"count"} else value
             if isinstance(count, bool) or not isinstance(count, int) or count < 0:
                 raise ConfigError(f"limit_mm_per_prompt: {name} must be an integer of at least 0, got {value!r}")
         for name, value in self.media_io_kwargs.items():
-            _check_modality("media_io_kwargs", name)
+            check_modality("media_io_kwargs", name)
             check_io("media_io_kwargs", name, value)
 
     def most_of(self, modality: str) -> int:
@@ -103,7 +103,12 @@ def check_io(option_name: str, modality: str, value: Any) -> None:
             raise ConfigError(f"{option_name}: {key} must be an integer, got {given!r}")
 
 
-def _check_modality(option_name: str, name: str) -> None:
+def check_modality(option_name: str, name: str) -> None:
+    """Accept the name of a modality.
+
+    Raises:
+        ConfigError: there is none of it.
+    """
     if name not in MODALITIES:
         raise ConfigError(
             f"{option_name} names a modality {name!r}; it may name {', '.join(MODALITIES)}.{nearest(name, MODALITIES)}"

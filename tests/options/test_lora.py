@@ -22,7 +22,7 @@ def test_there_is_room_on_the_host_for_what_is_on_the_device() -> None:
         ({"max_lora_rank": True}, "must be one of 1, 8"),
         ({"max_loras": 0}, "an integer of at least 1"),
         ({"lora_dtype": "int8"}, "one of auto, float16, bfloat16, float32"),
-        ({"default_mm_loras": {"audio": "a"}}, "Adapters are for the layers that read text"),
+        ({"enable_tower_connector_lora": True}, "Adapters are for the layers that read text"),
         ({"lora_extra_vocab_size": 1}, "vLLM removed it too"),
     ],
     ids=str,

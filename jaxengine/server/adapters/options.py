@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from jaxengine.errors import ConfigError
+from jaxengine.options.media import check_modality
 from jaxengine.options.option import option
 
 KEYS = ("name", "path", "base_model_name")
@@ -31,6 +33,11 @@ class AdaptersConfig:
         '"base_model_name": ...}; needs enable_lora',
         split=False,
     )
+    default_mm_loras: Mapping[str, Any] = option(
+        {},
+        'adapters of requests that show something and name no adapter, as JSON such as {"image": path, "audio": path}: each is '
+        "served under its modality's name, too",
+    )
     allow_runtime_lora_updating: bool = option(
         False,
         "serve /v1/load_lora_adapter and /v1/unload_lora_adapter, with which whoever may use the server has it read directories "
@@ -43,14 +50,21 @@ class AdaptersConfig:
     )
 
     def __post_init__(self) -> None:
+        for modality, path in self.default_mm_loras.items():
+            check_modality("default_mm_loras", modality)
+            if not isinstance(path, str) or not path:
+                raise ConfigError(f"default_mm_loras: {modality} must be the path of an adapter, got {path!r}")
         names = [module.name for module in self.modules]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ConfigError(f"lora_modules has two adapters of the name {twice!r}; each needs its own")
+            raise ConfigError(
+                f"lora_modules has two adapters of the name {twice!r}, or one that default_mm_loras has, too; each needs its own"
+            )
 
     @property
     def modules(self) -> tuple[LoraModule, ...]:
-        """What `lora_modules` asks for."""
-        return tuple(_read(given) for given in self.lora_modules)
+        """What `lora_modules` and `default_mm_loras` ask for."""
+        defaults = (LoraModule(modality, path) for modality, path in self.default_mm_loras.items())
+        return (*(_read(given) for given in self.lora_modules), *defaults)
 
     @property
     def needs_lora(self) -> str | None:

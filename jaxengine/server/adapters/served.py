@@ -6,10 +6,11 @@ import asyncio
 import os
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from jaxengine.contract.adapters import Adapter
+from jaxengine.contract.media import MediaItem
 from jaxengine.errors import CheckpointError, ModelNotFoundError, RequestError
 from jaxengine.server.adapters.options import AdaptersConfig
 
@@ -107,6 +108,26 @@ class ServedAdapters:
         if name not in self._served:
             raise ModelNotFoundError(f"The model `{name[:200]}` does not exist.")
         return self._served[name].adapter
+
+    def of_shown(self, items: Sequence[MediaItem]) -> Adapter | None:
+        """The adapter of a request that names none, by the modalities that its prompt shows.
+
+        Raises:
+            ModelNotFoundError: it is served no more.
+            RequestError: they have different ones.
+        """
+        defaults = self._options.default_mm_loras
+        names = sorted({item.modality.value for item in items} & defaults.keys())
+        if gone := [name for name in names if name not in self._served]:
+            raise ModelNotFoundError(f"The lora adapter '{gone[0]}' cannot be found.")
+        found = {self._served[name].adapter.digest: self._served[name].adapter for name in names}
+        if len(found) > 1:
+            raise RequestError(
+                f"the prompt shows {' and '.join(names)}, which have different adapters (--default-mm-loras), and a request runs "
+                "with one: name it as the model",
+                param="model",
+            )
+        return next(iter(found.values()), None)
 
     def _directory(self, name: str) -> str | None:
         """The adapter of this name in the directory where others are looked for. A name is no path."""

@@ -126,7 +126,9 @@ async def make_requests(
         ids = _truncated(ids, body, service.max_model_len)
         thinking = thinking_budget(params.thinking_token_budget, service, text=prompt.text, token_ids=ids)
         try:
-            entry = replace(prompt, token_ids=tuple(ids), cache_salt=body.cache_salt, adapter=adapter)
+            shown = () if prompt.media is None or adapter is not None else prompt.media.items
+            through = adapter or service.adapters.of_shown(shown)
+            entry = replace(prompt, token_ids=tuple(ids), cache_salt=body.cache_salt, adapter=through)
             return service.intake.request(
                 entry, params, request_id=service.engine_id(), priority=body.priority or 0, thinking=thinking
             )

@@ -35,7 +35,13 @@ def test_modules_may_be_mappings() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"lora_modules": ("a=b",)}, {"allow_runtime_lora_updating": True}, {"lora_resolver_cache_dir": "d"}]
+    "options",
+    [
+        {"lora_modules": ("a=b",)},
+        {"default_mm_loras": {"image": "p"}},
+        {"allow_runtime_lora_updating": True},
+        {"lora_resolver_cache_dir": "d"},
+    ],
 )
 def test_adapters_need_room_for_them(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(options))} needs enable_lora"):

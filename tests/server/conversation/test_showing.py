@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -30,7 +32,12 @@ FACTS = MediaFacts(
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server of an engine that sees as far as its front knows."""
-    folder = tmp_path_factory.mktemp("vlm")
+    with serve(tmp_path_factory.mktemp("vlm")) as running:
+        yield running
+
+
+@contextmanager
+def serve(folder: Path, *, max_loras: int = 0, **options: Any) -> Iterator[Live]:
     processor = ours(folder, QWEN)
     engine = make_engine(
         tokenizer=Tokenizer.load(folder),
@@ -38,9 +45,10 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         max_len=512,
         processor=processor,
         media=FACTS,
+        max_loras=max_loras,
         options={"limit_mm_per_prompt": {"image": 3}},
     )
-    with live(engine) as running:
+    with live(engine, **options) as running:
         yield running
 
 
@@ -68,6 +76,27 @@ def prompt_tokens(answer: Any) -> int:
     assert answer.status_code == 200, answer.text
     count: int = answer.json()["usage"]["prompt_tokens"]
     return count
+
+
+@pytest.mark.slow
+def test_a_modality_has_an_adapter_of_its_own(tmp_path: Path) -> None:
+    """For requests that name none."""
+    defaults = {"image": "/adapters/one", "video": "/adapters/two"}
+    video = {"type": "video_url", "video_url": {"url": as_url(mp4_of(4, width=60, height=90), "video/mp4")}}
+    with serve(tmp_path, max_loras=2, default_mm_loras=defaults) as server:
+        fields = {"return_token_ids": True}
+        through = {
+            model: chat(server, part(), None, model=model, **fields).json()["choices"][0]["token_ids"]
+            for model in (None, "image", "video")
+        }
+        assert through[None] == through["image"] != through["video"]
+        text = [
+            chat(server, None, model=model, **fields).json()["choices"][0]["token_ids"] for model in (None, "image")
+        ]
+        assert text[0] != text[1]
+        refused = chat(server, part(), video)
+        assert refused.status_code == 400
+        assert "shows image and video, which have different adapters" in refused.text
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
