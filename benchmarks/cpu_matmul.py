@@ -33,16 +33,10 @@ longer, these do not):
     float8, channels   0.24   0.43    1.1   15.9
     float8, groups     0.31
 
-Since then numbers of 4 bits stay in registers where there are few rows. Processor milliseconds of a product with such a matrix
-before and after it, in turn, on a Zen 3 with AVX2 that other programs kept busy (`results/cpu_one_request.json`); there is no
-figure of AVX-512 BF16 yet:
+Since then integers and float4 are multiplied in fixed point; `results/cpu_fixed_point.json` has what that takes with AVX2, there
+is no figure of AVX-512 yet.
 
-    rows                         1           2           8
-    4 bits, with zeros   1.06 0.54   1.26 0.80    2.4  2.3
-    groups of 32         1.93 0.98   2.14 1.20    3.2  2.7
-    MXFP4                2.15 0.97   2.17 1.21    3.0  2.5
-
-There too, tiles of six rows in place of three, whose operands stay in registers, before and after (`results/cpu_prompts.json`;
+On that Zen 3 tiles of six rows in place of three, whose operands stay in registers, before and after (`results/cpu_prompts.json`;
 torch took 14.1 for 128 rows of float32):
 
     rows               8          32         128         512

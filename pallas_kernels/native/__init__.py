@@ -2,7 +2,8 @@
 
     library.cc      the one source that is built, with the headers below; XLA's calls come in here
     product.h       products of rows with a matrix; `kernels.h` has those of a few outputs
-    scaled.h        the same of matrices of 4 or 8 bits with scales; `four_bits.h` has those of 4, `few_scaled.h` their few rows
+    scaled.h        the same of matrices of 4 or 8 bits with scales
+    fixed.h         those of integers and float4, in fixed point: `fixed_tile.h` of few rows, `fixed_panel.h` of many
     grouped.h       the same by groups of rows, each with a matrix of its own; `panel.h` and `panel_tile.h` have its blocks
     attention.h     attention over pages
     packed.h        products with matrices that were packed as they were loaded; `lane_tile.h` has their tiles

@@ -105,6 +105,19 @@ INLINE Vector widened(const float* from, int part) {
   return *reinterpret_cast<const Vector*>(from + LANES * SECOND + WIDTH * part);
 }
 
+// `WIDTH` bfloat16 as float32.
+INLINE Vector floats_of(const uint16_t* from) {
+#if WIDTH == 16
+  return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16);
+#elif WIDTH == 8
+  return (Vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))), 16);
+#else
+  Integers bits;
+  for (int i = 0; i < WIDTH; ++i) bits[i] = static_cast<int32_t>(uint32_t(from[i]) << 16);
+  return (Vector)bits;
+#endif
+}
+
 #if WIDTH == 16
 // Four sums, each with its lanes added.
 INLINE Quad lanes_added(__m512 a, __m512 b, __m512 c, __m512 d) {

@@ -103,7 +103,7 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
     return buffer.element_count() == static_cast<size_t>(scaled.groups * product.outputs) &&
            buffer.element_type() == (scaled.wide ? ffi::DataType::F32 : ffi::DataType::BF16);
   };
-  const auto needed = static_cast<size_t>(native::prepared_bytes(product.kind, product.rows, product.inputs) + native::LINE);
+  const auto needed = static_cast<size_t>(native::scaled_bytes(product.rows, product.inputs, scaled) + native::LINE);
   const bool fits = group > 0 && of_groups(scales) && (scaled.zeros == nullptr || of_groups(zeros)) &&
                     weight.dimensions()[1] == product.inputs && out->dimensions()[0] == product.rows &&
                     out->dimensions()[1] == product.outputs && x.element_type() == ffi::DataType::BF16 &&

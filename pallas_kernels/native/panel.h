@@ -67,17 +67,12 @@ constexpr Number number_of_element() {
   }
 }
 
-// `WIDTH` bfloat16 as float32.
-INLINE Vector floats_of(const uint16_t* from) {
-#if WIDTH == 16
-  return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16);
-#elif WIDTH == 8
-  return (Vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))), 16);
-#else
-  Integers bits;
-  for (int i = 0; i < WIDTH; ++i) bits[i] = static_cast<int32_t>(uint32_t(from[i]) << 16);
-  return (Vector)bits;
-#endif
+// What 16 numbers of 4 bits are.
+template <Element ELEMENT>
+INLINE const float* four_bits() {
+  alignas(64) static const float integers[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+  alignas(64) static const float floats[16] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0f, -0.5, -1, -1.5, -2, -3, -4, -6};
+  return ELEMENT == Element::int4 ? integers : floats;
 }
 
 // The lines of `steps` steps of one input each, as float32.
@@ -85,9 +80,7 @@ template <Element ELEMENT>
 NOT_INLINE void fill_floats(const Lines& lines, int64_t steps, Ahead& ahead, Vector* panel) {
   constexpr int64_t BYTES = COLUMNS * element_bytes(ELEMENT) / line_inputs(ELEMENT);
   if constexpr (line_inputs(ELEMENT) == 2) {
-    static const float integers[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-    static const float floats[16] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0f, -0.5, -1, -1.5, -2, -3, -4, -6};
-    const float* values = ELEMENT == Element::int4 ? integers : floats;
+    const float* values = four_bits<ELEMENT>();
     for (int64_t step = 0; step < steps; ++step) {
       ahead.ask_for(BYTES);
       const uint8_t* line = lines.line(step / 2);
@@ -137,8 +130,8 @@ NOT_INLINE void fill_pairs(const Lines& lines, int64_t steps, Ahead& ahead, Vect
     _mm512_store_si512(to + 1, _mm512_permutex2var_epi16(even, second, odd));
   };
   if constexpr (line_inputs(ELEMENT) == 2) {
-    const Table table(number_of_element<ELEMENT>(), [](Vector value) { return value; });
-    const __m512i values = table.twice();
+    // There twice: an index has five bits, of which the fifth is the other number's.
+    const __m512i values = _mm512_broadcast_i64x4((__m256i)narrowed(*reinterpret_cast<const Vector*>(four_bits<ELEMENT>())));
     for (int64_t step = 0; step < steps; ++step) {
       ahead.ask_for(BYTES);
       UNROLLED for (int v = 0; v < VECTORS; v += 2) {

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <functional>
 #include <type_traits>
 
 #if defined(__x86_64__)
@@ -91,10 +92,12 @@ inline void* at_line(void* scratch) {
 
 namespace native {
 
+typedef std::function<void(const Product&, int64_t)> Prepare;
+
 // `count` products of the same rows, with matrices of one kind. Rows are prepared, `each` of them together, unless there is nothing
 // to do; then `outputs(product, first, last)` makes outputs, of which a task has `most` at most.
 template <typename Schedule, typename Outputs>
-void multiply_by(const Product* products, int64_t count, void (*prepare)(const Product&, int64_t), int64_t each, int64_t most,
+void multiply_by(const Product* products, int64_t count, const Prepare& prepare, int64_t each, int64_t most,
                  int64_t threads, const Schedule& schedule, const Outputs& outputs) {
   const Product& any = products[0];
   const Split rows(any.rows, each);

@@ -1,11 +1,42 @@
-// Products with matrices of 4 or 8 bits a number, scaled by groups of inputs: a few outputs at a time are made bfloat16, which stay
-// in the first cache, and multiplied as any matrix is. So sums are those of the product with the dense matrix, to the last bit.
+// Products with matrices of 4 or 8 bits a number, scaled by groups of inputs. Of integers and float4 they are those of `fixed.h`. Of
+// float8 a few outputs at a time are made bfloat16, which stay in the first cache, and multiplied as any matrix is: sums are those
+// of the product with the dense matrix, to the last bit.
 
 #pragma once
 
-#include "few_scaled.h"
+#include "fixed_panel.h"
 
 namespace native {
+
+#if BFLOAT16_PAIRS
+constexpr int64_t MOST_PANEL = PAIR_BLOCK;  // inputs that are made bfloat16 together: those of a tile
+#else
+constexpr int64_t MOST_PANEL = BLOCK;
+#endif
+
+typedef uint16_t Narrow __attribute__((vector_size(2 * WIDTH), aligned(2), may_alias));
+
+// To the nearest bfloat16, ties to even: the upper halves.
+INLINE Integers rounded(Vector values) {
+  const Integers bits = (Integers)values;
+  return bits + ((bits >> 16) & 1) + 0x7fff;
+}
+
+INLINE Narrow narrowed(Vector values) {
+#if BFLOAT16_PAIRS
+  return (Narrow)_mm512_cvtneps_pbh((__m512)values);
+#else
+  const Integers all = values != values ? (Integers)values | 0x400000 : rounded(values), upper = (all >> 16) & 0xffff;
+#if WIDTH == 16
+  return (Narrow)_mm512_cvtepi32_epi16((__m512i)upper);
+#elif WIDTH == 8
+  const __m256i packed = _mm256_packus_epi32((__m256i)upper, (__m256i)upper);
+  return (Narrow)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#else
+  return __builtin_convertvector(upper, Narrow);
+#endif
+#endif
+}
 
 // What a group's numbers are, `(number - zero) * scale`.
 struct Line {
@@ -135,9 +166,8 @@ struct Panel {
   uint16_t* to;
   int64_t stride;
 
-  int64_t together() const { return scaled.paired() ? 2 : 1; }
   const uint8_t* from(int64_t q) const {
-    return static_cast<const uint8_t*>(product.weight) + (output + q) / together() * product.inputs + block;
+    return static_cast<const uint8_t*>(product.weight) + (output + q) * product.inputs + block;
   }
   int64_t group() const { return scaled.groups == 0 ? product.inputs : scaled.group; }
 };
@@ -168,7 +198,7 @@ template <Number NUMBER>
 INLINE void expand_group(const Panel& panel, Following& following, int64_t done, int64_t some, const Line* lines,
                          int64_t groups) {
 #if BFLOAT16_PAIRS
-  if constexpr (NUMBER != Number::int8) {
+  {
     bool alike = some >= 2 * CHUNK;  // worth a table
     for (int64_t q = 0; q < panel.count; ++q) alike &= lines[q * groups].scale == lines[0].scale && lines[q * groups].zero == 0;
     if (alike) {
@@ -187,37 +217,22 @@ INLINE void expand_group(const Panel& panel, Following& following, int64_t done,
   }
 }
 
-// Of 4 bits.
-template <bool ZEROS>
-INLINE void expand_pairs_of_group(const Panel& panel, Following& following, int64_t done, int64_t some, int64_t group) {
-  for (int64_t q = 0; q < panel.count; q += 2) {
-    following.ask_for(some);
-    uint16_t* to = panel.to + q * panel.stride + done;
-    const PairOfLines<ZEROS> lines(panel.scaled, panel.product.outputs, group, panel.output + q);
-    const Number number = panel.scaled.number;
-    expand_pairs(panel.from(q) + done, some, Table(number, lines, 0), Table(number, lines, 1), to, to + panel.stride);
-  }
-}
-
 // Write the panel, group by group.
 NOT_INLINE void expand(const Panel& panel) {
   const Scaled& scaled = panel.scaled;
   const int64_t group = panel.group(), first = panel.block / group;
   const int64_t groups = (panel.block + panel.inputs - 1) / group + 1 - first;
   Line lines[OUTPUTS * MOST_PANEL];
-  if (!scaled.paired()) gather(scaled, panel.product.outputs, panel.output, panel.count, first, first + groups, lines);
+  gather(scaled, panel.product.outputs, panel.output, panel.count, first, first + groups, lines);
   Following following(panel);
   int64_t done = 0;
   for (int64_t number = 0; number < groups; ++number) {
     const int64_t some = smaller(panel.inputs, (first + number + 1) * group - panel.block) - done;
     const Line* own = lines + number;
-    switch (scaled.number) {
-      case Number::int8: expand_group<Number::int8>(panel, following, done, some, own, groups); break;
-      case Number::float8_e4m3: expand_group<Number::float8_e4m3>(panel, following, done, some, own, groups); break;
-      case Number::float8_e5m2: expand_group<Number::float8_e5m2>(panel, following, done, some, own, groups); break;
-      default:
-        scaled.zeros == nullptr ? expand_pairs_of_group<false>(panel, following, done, some, first + number)
-                                : expand_pairs_of_group<true>(panel, following, done, some, first + number);
+    if (scaled.number == Number::float8_e4m3) {
+      expand_group<Number::float8_e4m3>(panel, following, done, some, own, groups);
+    } else {
+      expand_group<Number::float8_e5m2>(panel, following, done, some, own, groups);
     }
     done += some;
   }
@@ -251,12 +266,18 @@ static void outputs_of_scaled(const Product& product, const Scaled& scaled, int6
   }
 }
 
+// Of scratch that a product takes.
+inline int64_t scaled_bytes(int64_t rows, int64_t inputs, const Scaled& scaled) {
+  return scaled.fixed() ? fixed_bytes(rows, inputs, scaled) : prepared_bytes(Kind::bfloat16, rows, inputs);
+}
+
 template <typename Schedule>
 void multiply_scaled(const Product& product, const Scaled& scaled, int64_t threads, const Schedule& schedule) {
-  const bool few = in_registers(product, scaled);
-  const auto of_few = scaled.zeros == nullptr ? outputs_of_few_scaled<false> : outputs_of_few_scaled<true>;
-  const auto outputs = few ? of_few : outputs_of_scaled;
-  multiply_by(&product, 1, few ? prepare_few : prepare_bfloat16, ROWS, MOST_OUTPUTS, threads, schedule,
+  const bool fixed = scaled.fixed();
+  const auto outputs = fixed ? outputs_of_fixed : outputs_of_scaled;
+  Prepare prepare = prepare_bfloat16;
+  if (fixed) prepare = [&](const Product& of, int64_t row) { prepare_fixed(of, scaled, row); };
+  multiply_by(&product, 1, prepare, fixed ? 1 : ROWS, MOST_OUTPUTS, threads, schedule,
               [&](const Product& some, int64_t first, int64_t last) { outputs(some, scaled, first, last); });
 }
 

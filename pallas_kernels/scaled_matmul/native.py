@@ -1,7 +1,10 @@
-"""The CPU's product in C++ (`pallas_kernels/native/scaled.h`): a few outputs at a time are made bfloat16, and multiplied.
+"""The CPU's product in C++ (`pallas_kernels/native/scaled.h`), of bfloat16.
 
-Products and sums are those of `matmul`'s backend of this name with the dense matrix, to the last bit. `benchmarks/cpu_matmul.py`
-times them.
+With integers and float4 it is in fixed point (`fixed.h`): rows become integers of 16 bits, by blocks of `BLOCK` inputs at most or
+of a group's, and no number of the matrix is rounded. An output is off by no more than the 65,536th of a block's largest input
+times the sum of the matrix' magnitudes, beside what float32 rounds; a row with what is not finite is NaN. With float8 a few
+outputs at a time are made bfloat16, and bits are those of `matmul`'s backend of this name with the dense matrix.
+`benchmarks/cpu_matmul.py` times both.
 """
 
 from __future__ import annotations
@@ -13,7 +16,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pallas_kernels import native
-from pallas_kernels.matmul.native import scratch_bytes
+from pallas_kernels.matmul import native as dense
+
+BLOCK = 256
+_CHUNK, _TOGETHER, _FACTOR_BYTES, _LINE = 32, 4, 8, 64
 
 
 def supports(
@@ -50,10 +56,20 @@ def scaled_matmul(
     subtracted = nothing if zeros is None else zeros.astype(kept)
     results = (
         jax.ShapeDtypeStruct((len(rows), outputs), jnp.float32),
-        jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, compute),), jnp.uint8),
+        jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, weight.dtype, group),), jnp.uint8),
     )
     call: Any = jax.ffi.ffi_call(native.call_name(native.SCALED_PRODUCT) or "", results)
     products: jax.Array = call(rows, weight, factors, subtracted, group=group, float4=pairs != "int4")[0]
     if count == 1:
         products *= scales[0].astype(jnp.float32)
     return products.reshape(*x.shape[:-1], outputs)
+
+
+def scratch_bytes(rows: int, inputs: int, weight: Any, group: int) -> int:
+    """What `scaled_bytes` of scaled.h says, at most, and a line of the caches, where they may begin."""
+    if jnp.issubdtype(weight, jnp.floating):
+        return dense.scratch_bytes(rows, inputs, jnp.bfloat16)
+    group = min(group, inputs)
+    blocks = -(-inputs // group) * -(-group // BLOCK)
+    place = -(-min(group, BLOCK) // _CHUNK) * _CHUNK
+    return blocks * ((rows + _TOGETHER - 1) * _FACTOR_BYTES + rows * place * 2) + _LINE

@@ -1,4 +1,4 @@
-"""The CPU's products with scaled matrices in C++: the bits of the dense matrix's, by each set of instructions."""
+"""The CPU's products with scaled matrices in C++: near the exact ones, and float8's with the dense matrix' bits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from jaxengine.startup.native import register_native
 from pallas_kernels import KernelUnsupported, scaled_matmul
 from pallas_kernels.native import SCALED_PRODUCT, calling, registered_name
+from pallas_kernels.scaled_matmul.dense import numbers
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
 from tests.pallas_kernels.test_native_matmul import INSTRUCTIONS
 from tests.quick import rare_but
@@ -31,6 +32,7 @@ LONG = ScaledCase(
     rows=(70,),
     scale="bfloat16",
 )
+LONG_FLOAT4 = dataclasses.replace(LONG, name="MXFP4", weight="float4_e2m1fn", zeros=False, compute="bfloat16")
 CASES = tuple(
     dataclasses.replace(case, compute="bfloat16")
     for case in (
@@ -50,13 +52,47 @@ def product(name: str, case: ScaledCase, backend: str, *arguments: jax.Array) ->
         return np.asarray(jax.jit(functools.partial(scaled_matmul, **case.options(), backend=backend))(*arguments))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_bits_are_those_of_the_product_with_the_dense_matrix(native: str, case: ScaledCase) -> None:
+FLOAT8 = [case for case in CASES if case.weight.startswith("float8")]
+FIXED = [case for case in CASES if case not in FLOAT8]
+
+
+@pytest.mark.parametrize("case", FLOAT8, ids=str)
+def test_bits_of_float8_are_those_of_the_product_with_the_dense_matrix(native: str, case: ScaledCase) -> None:
     given = case.arguments()
     found = product(native, case, "native", *given)
     np.testing.assert_array_equal(found, product(native, case, "cpu", *given))
     expected = scaled_matmul(*given, **case.options(), backend="reference")
     np.testing.assert_allclose(found, expected, rtol=0.01, atol=0.01 * float(jnp.abs(expected).max()))
+
+
+@pytest.mark.parametrize("outliers", [False, True], ids=["", "outliers"])
+@pytest.mark.parametrize("case", FIXED, ids=str)
+def test_an_error_in_fixed_point_is_what_rows_and_sums_lose(native: str, case: ScaledCase, outliers: bool) -> None:
+    """Of inputs half a step of 16 bits of the row's largest, of sums what float32 rounds; matrices are as they are kept."""
+    x, weight, scales, *zeros = case.arguments()
+    if outliers:
+        x = x.at[..., ::37].multiply(1000)
+    found = product(native, case, "native", x, weight, scales, *zeros)
+    group = np.arange(case.inputs) // case.group
+    of_inputs = [np.asarray(array.astype(jnp.float32), np.float64)[group].T for array in (scales, *zeros)]
+    integers = np.asarray(numbers(weight, pairs=case.options().get("pairs", "int4")), np.float64)
+    matrix = (integers - (of_inputs[1] if zeros else 0)) * of_inputs[0]
+    rows = np.asarray(x.astype(jnp.bfloat16).astype(jnp.float32), np.float64)
+    magnitudes = (np.abs(integers) + 16 + (np.abs(of_inputs[1]) if zeros else 0)) * np.abs(of_inputs[0])
+    lost = np.abs(rows).max(axis=-1)[..., None] * np.abs(matrix).sum(axis=1) * 2.0**-16
+    lost += np.abs(rows) @ magnitudes.T * 1e-6
+    assert (np.abs(found - rows @ matrix.T) <= lost).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_is_its_row_s_alone(native: str, bad: float) -> None:
+    x, *rest = LONG.arguments()
+    x = x.at[3].set(0)
+    whole = product(native, CASES[-4], "native", x, *rest)
+    assert not whole[3].any()
+    found = product(native, CASES[-4], "native", x.at[5, 7].set(bad), *rest)
+    assert np.isnan(found[5]).all()
+    np.testing.assert_array_equal(np.delete(found, 5, 0), np.delete(whole, 5, 0))
 
 
 @pytest.mark.parametrize("group", [16, 256], ids=["scaled", "one group"])
@@ -68,7 +104,9 @@ def test_each_number_is_what_its_type_says(native: str, kind: str, group: int) -
     case = ScaledCase(name=kind, reason="", weight=kind, group=group, compute="bfloat16")
     scales = jnp.full((256 // group, 2 if weight.dtype == jnp.uint8 else 1), 0.3, jnp.float32)
     x = jnp.eye(256, dtype=jnp.float32)
-    found, expected = (product(native, case, backend, x, weight, scales) for backend in ("native", "cpu"))
+    # of float8 the matrix is rounded to bfloat16, of others it is not
+    other = "cpu" if kind.startswith("float8") else "reference"
+    found, expected = (product(native, case, backend, x, weight, scales) for backend in ("native", other))
     bad = ~np.isfinite(np.asarray(weight.astype(jnp.float32))[0])  # zero times what is not finite is not a number
     if bad.any():
         assert np.isnan(found[~bad]).all()
@@ -77,7 +115,7 @@ def test_each_number_is_what_its_type_says(native: str, kind: str, group: int) -
     assert len(np.unique(found)) >= (15 if weight.dtype == jnp.uint8 else 200)
 
 
-@pytest.mark.parametrize("case", CASES[-4:], ids=str)
+@pytest.mark.parametrize("case", [LONG_FLOAT4, *CASES[-4:]], ids=str)
 @settings(max_examples=10, deadline=None)
 @given(count=st.integers(1, 70), data=st.data())
 def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
@@ -103,8 +141,12 @@ def test_every_set_of_instructions_multiplies_alike(
     for case in CASES:
         given = case.arguments()
         found = product(other, case, "native", *given)
+        own = product(native, case, "native", *given)
+        if case in FIXED:
+            np.testing.assert_array_equal(found, own)
+            continue
         np.testing.assert_array_equal(found, product(other, case, "cpu", *given))
-        np.testing.assert_allclose(found, product(native, case, "native", *given), atol=1e-3, rtol=1e-4)
+        np.testing.assert_allclose(found, own, atol=1e-3, rtol=1e-4)
 
 
 def test_what_it_does_not_multiply_it_names(native: str) -> None:

@@ -1,0 +1,159 @@
+// Sums of products of numbers of 8 or 4 bits with rows of 16 bits, eight at once: in int32, whose bits no order has a say in.
+
+#pragma once
+
+#include "product.h"
+
+namespace native {
+
+enum class Number { int4, float4, int8, float8_e4m3, float8_e5m2 };
+
+constexpr bool is_paired(Number number) { return number == Number::int4 || number == Number::float4; }
+
+// What is added to numbers of 4 bits, so that none is below zero. Those of float4 are taken twice: then they are integers.
+constexpr int32_t offset_of(Number number) { return number == Number::int4 ? 8 : number == Number::float4 ? 12 : 0; }
+
+typedef int32_t Eight __attribute__((vector_size(32), aligned(4), may_alias));
+
+// Sums of R rows, of as many outputs each as make eight, row by row. A line of a matrix is an output's, or of 4 bits two outputs'.
+template <Number NUMBER, int R>
+struct EightOf {
+  static constexpr int OUTPUTS = 8 / R, EACH = is_paired(NUMBER) ? 2 : 1, LINES = OUTPUTS / EACH;
+  const uint8_t* lines[LINES];
+  const int16_t* x;  // rows `x_stride` apart, which go on with zeros to a multiple of 32
+  int64_t x_stride;
+  const uint8_t* following;  // is asked for meanwhile
+};
+
+#if WIDTH >= 8
+typedef int16_t Shorts __attribute__((vector_size(4 * WIDTH), aligned(2), may_alias));
+constexpr int64_t SHORTS = 2 * WIDTH;
+
+template <bool SIGNED>
+INLINE Shorts shorts_of(const uint8_t* from) {
+#if WIDTH == 16
+  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return (Shorts)(SIGNED ? _mm512_cvtepi8_epi16(bytes) : _mm512_cvtepu8_epi16(bytes));
+#else
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return (Shorts)(SIGNED ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes));
+#endif
+}
+
+// `sum` and the products of pairs of neighbours.
+INLINE Integers plus_products(Integers sum, Shorts a, Shorts b) {
+#if INTEGER_QUADS
+  asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+#elif WIDTH == 16
+  return sum + (Integers)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#else
+  return sum + (Integers)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#endif
+}
+
+// What each of 16 bytes holds of its two numbers of 4 bits, plus the offset. Of int4 the second has 16 times itself and the first.
+template <Number NUMBER>
+INLINE void split(Shorts bytes, Shorts& first, Shorts& second) {
+  if constexpr (NUMBER == Number::int4) {
+    first = bytes & 15, second = bytes;
+  } else {
+    // where the upper byte has its highest bit, it becomes zero
+    const __m128i values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    const Shorts marked = bytes | int16_t(-32768);
+    first = marked & int16_t(-32768 | 15), second = marked >> 4;
+#if WIDTH == 16
+    const __m512i table = _mm512_broadcast_i32x4(values);
+    first = (Shorts)_mm512_shuffle_epi8(table, (__m512i)first), second = (Shorts)_mm512_shuffle_epi8(table, (__m512i)second);
+#else
+    const __m256i table = _mm256_broadcastsi128_si256(values);
+    first = (Shorts)_mm256_shuffle_epi8(table, (__m256i)first), second = (Shorts)_mm256_shuffle_epi8(table, (__m256i)second);
+#endif
+  }
+}
+
+INLINE Eight lanes_added(const Integers (&sums)[8]) {
+  __m256i all[8];
+#if WIDTH == 16
+  UNROLLED for (int i = 0; i < 8; ++i) {
+    const __m512i sum = (__m512i)sums[i];
+    all[i] = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
+  }
+#else
+  UNROLLED for (int i = 0; i < 8; ++i) all[i] = (__m256i)sums[i];
+#endif
+  const __m256i first = _mm256_hadd_epi32(_mm256_hadd_epi32(all[0], all[1]), _mm256_hadd_epi32(all[2], all[3]));
+  const __m256i second = _mm256_hadd_epi32(_mm256_hadd_epi32(all[4], all[5]), _mm256_hadd_epi32(all[6], all[7]));
+  return (Eight)_mm256_permute2x128_si256(first, second, 0x20) + (Eight)_mm256_permute2x128_si256(first, second, 0x31);
+}
+
+// Of `inputs` inputs; of 4 bits with the offset.
+template <Number NUMBER, int R>
+INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t inputs) {
+  constexpr int LINES = EightOf<NUMBER, R>::LINES, OUTPUTS = EightOf<NUMBER, R>::OUTPUTS;
+  Integers sums[8] = {};
+  const auto step = [&](const uint8_t* const* from, int64_t at, int64_t done) __attribute__((always_inline)) {
+    Shorts rows[R];
+    UNROLLED for (int r = 0; r < R; ++r) {
+      rows[r] = *reinterpret_cast<const Shorts*>(of.x + r * of.x_stride + done);
+      IN_REGISTER(rows[r]);
+    }
+    UNROLLED for (int line = 0; line < LINES; ++line) {
+      if constexpr (is_paired(NUMBER)) {
+        Shorts first, second;
+        split<NUMBER>(shorts_of<false>(from[line] + at), first, second);
+        UNROLLED for (int r = 0; r < R; ++r) {
+          Integers* own = sums + r * OUTPUTS + 2 * line;
+          own[0] = plus_products(own[0], first, rows[r]), own[1] = plus_products(own[1], second, rows[r]);
+        }
+      } else {
+        const Shorts numbers = shorts_of<true>(from[line] + at);
+        UNROLLED for (int r = 0; r < R; ++r) sums[r * OUTPUTS + line] = plus_products(sums[r * OUTPUTS + line], numbers, rows[r]);
+      }
+    }
+  };
+  int64_t done = 0;
+  for (; done + SHORTS <= inputs; done += SHORTS) {
+    UNROLLED for (int byte = 0; byte < LINES * SHORTS; byte += LINE) __builtin_prefetch(of.following + LINES * done + byte, 0, 2);
+    step(of.lines, done, done);
+  }
+  if (done < inputs) {  // what is behind a line may belong to nobody
+    uint8_t rest[LINES][SHORTS] = {};
+    const uint8_t* from[LINES];
+    for (int line = 0; line < LINES; ++line) {
+      from[line] = static_cast<uint8_t*>(memcpy(rest[line], of.lines[line] + done, inputs - done));
+    }
+    step(from, 0, done);
+  }
+  Eight added = lanes_added(sums);
+  if constexpr (NUMBER == Number::int4) {
+    const __m256i all = (__m256i)added, even = _mm256_shuffle_epi32(all, 0xa0);
+    added = (Eight)_mm256_blend_epi32(all, _mm256_srai_epi32(_mm256_sub_epi32(all, even), 4), 0xaa);
+  }
+  return added;
+}
+#else
+template <Number NUMBER, int R>
+INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t inputs) {
+  static const int8_t twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  constexpr int EACH = EightOf<NUMBER, R>::EACH, OUTPUTS = EightOf<NUMBER, R>::OUTPUTS;
+  Eight sums = {};
+  for (int i = 0; i < 8; ++i) {
+    const uint8_t* line = of.lines[i % OUTPUTS / EACH];
+    const int16_t* row = of.x + i / OUTPUTS * of.x_stride;
+    int32_t sum = 0;
+    for (int64_t input = 0; input < inputs; ++input) {
+      int32_t number = static_cast<int8_t>(line[input]);
+      if constexpr (is_paired(NUMBER)) {
+        number = i % 2 ? line[input] >> 4 : line[input] & 15;
+        if constexpr (NUMBER == Number::float4) number = twice[number] + offset_of(NUMBER);
+      }
+      sum += number * row[input];
+    }
+    sums[i] = sum;
+  }
+  return sums;
+}
+#endif
+
+}  // namespace native
