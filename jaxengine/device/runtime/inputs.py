@@ -191,7 +191,7 @@ class KeptPlaces:
 
     `rows` their numbers, `at` which token of its row each is; `slots`, `targets` and `writes` as in `SampleInputs`. Of those
     that are `pooled` the hidden states are asked for; they are not sampled. A row that wants something of each of its tokens has
-    one place all the same. `nth` says how many drafts stand before a place.
+    one place all the same. `nth` says how many drafts stand before a place. `all_sampled` says that none is pooled or scored.
     """
 
     rows: Int32s
@@ -201,6 +201,7 @@ class KeptPlaces:
     targets: Int32s
     writes: Int32s
     pooled: NDArray[np.bool_]
+    all_sampled: bool = False
 
     @classmethod
     def of(cls, rows: FlatRows) -> KeptPlaces:
@@ -208,14 +209,15 @@ class KeptPlaces:
             numbers = np.arange(len(rows), dtype=np.int32)
             none = np.full(len(rows), -1, np.int32)
             zeros = np.zeros(len(rows), np.int32)
-            return cls(numbers, rows.counts - 1, zeros, rows.slots, none, rows.slots, zeros != 0)
+            return cls(numbers, rows.counts - 1, zeros, rows.slots, none, rows.slots, zeros != 0, all_sampled=True)
         if {Sample, type(None)}.issuperset(map(type, rows.wants)):
             lasts = np.array([0 if want is None else want.last for want in rows.wants], np.int32)  # type: ignore[union-attr]
             of_row = np.repeat(np.arange(len(rows), dtype=np.int32), lasts)
             behind = np.arange(len(of_row), dtype=np.int32) - np.repeat(np.cumsum(lasts, dtype=np.int32) - lasts, lasts)
             of_slot = rows.slots[of_row]
             none = np.full(len(of_row), -1, np.int32)
-            return cls(of_row, (rows.counts - lasts)[of_row] + behind, behind, of_slot, none, of_slot, none > 0)
+            at = (rows.counts - lasts)[of_row] + behind
+            return cls(of_row, at, behind, of_slot, none, of_slot, none > 0, all_sampled=True)
         places: list[
             tuple[int, int, int, int, bool, bool]
         ] = []  # row, at, nth, target, whether written, whether pooled

@@ -48,10 +48,10 @@ class SlotTable:
 
         Those that need most come first: what one row needs is done for its group. Pooled ones are last.
         """
+        if kept.all_sampled and not self._needs[kept.slots].any():
+            return np.arange(len(kept)), len(kept), Variant.serving(0)
         needs = self._of(kept)
         most = needs.max(initial=0)
-        if not most and not kept.pooled.any():
-            return np.arange(len(kept)), len(kept), Variant.serving(most)
         order = np.argsort(np.where(kept.pooled, 1, -needs), kind="stable")
         return order, int(np.count_nonzero(~kept.pooled)), Variant.serving(most)
 

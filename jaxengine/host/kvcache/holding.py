@@ -156,17 +156,18 @@ class Holding:
 
     def _append(self, group: GroupPages, num_tokens: int, page_size: int) -> bool:
         """Let the only group, of which nothing goes back, cover so many positions; False when too few pages are available."""
-        before = len(group.ids)
-        missing = group.missing(num_tokens, page_size)
-        if missing > group.pool.num_available:
-            return False
-        if missing:
-            group.extend(missing)
-            if len(group.ids) > self._table.shape[1]:
+        ids, before = group.ids, len(group.ids)
+        missing = -(-num_tokens // page_size) - before
+        if missing > 0:
+            if missing > group.pool.num_available:
+                return False
+            for _ in range(missing):
+                ids.append(group.pool.take())
+            if len(ids) > self._table.shape[1]:
                 self._rebuild()
             else:
-                self._table[0, before : len(group.ids)] = group.ids[before:]
-                self._show(len(group.ids))
+                self._table[0, before : len(ids)] = ids[before:]
+                self._show(len(ids))
         group.num_tokens = max(group.num_tokens, num_tokens)
         return True
 
