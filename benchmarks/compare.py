@@ -194,7 +194,8 @@ def interpreter(options: argparse.Namespace, engine: str) -> str:
     python: str | None = getattr(options, f"{engine}_python", None)
     if python is None:
         raise SystemExit(
-            f"engine {engine!r} has no interpreter: give --vllm-python, --transformers-python or --llama-cpp-python for it"
+            f"engine {engine!r} has no interpreter: give --{engine.replace('_', '-')}-python; engines are jaxengine, vllm, "
+            "transformers, llama_cpp and openvino"
         )
     return python
 
@@ -218,7 +219,7 @@ def parse() -> argparse.Namespace:
         nargs="*",
         default=[],
         metavar="NAME=ENGINE:MODEL",
-        help="another checkpoint, by jaxengine, vllm, transformers, or llama_cpp, for which it is a GGUF file",
+        help="another checkpoint, by jaxengine, vllm, transformers, llama_cpp (of a GGUF file) or openvino (of an export)",
     )
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prompt-len", type=int, default=128)
@@ -227,6 +228,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--vllm-python", help="interpreter of an environment that has vLLM")
     parser.add_argument("--transformers-python", help="interpreter of an environment that has torch and transformers")
     parser.add_argument("--llama-cpp-python", help="interpreter of an environment that has llama-cpp-python")
+    parser.add_argument("--openvino-python", help="interpreter of an environment that has openvino-genai")
     parser.add_argument("--engine-options", type=json.loads, default={}, help="further options of jaxengine, as JSON")
     parser.add_argument("--json", type=Path, help="file for the results")
     return parser.parse_args()
