@@ -1,7 +1,7 @@
 """What the CPU's backends do in C++, as custom calls of XLA: products of matrices, quantised or not, attention over pages.
 
     library.cc      the one source that is built, with the headers below; XLA's calls come in here
-    product.h       products of rows with a matrix; `kernels.h` has those of a few outputs
+    product.h       products of rows with a matrix; `kernels.h` has those of a few outputs, `integers.h` those of int8 rows
     scaled.h        the same of matrices of 4 or 8 bits with scales
     fixed.h         those of integers and float4, in fixed point: `fixed_tile.h` of few rows, `fixed_panel.h` of many
     grouped.h       the same by groups of rows, each with a matrix of its own; `panel.h` and `panel_tile.h` have its blocks

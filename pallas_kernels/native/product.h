@@ -88,6 +88,7 @@ inline void* at_line(void* scratch) {
 }  // namespace native
 
 #include "kernels.h"
+#include "integers.h"
 #include "threads.h"
 
 namespace native {
