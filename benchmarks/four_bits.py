@@ -35,7 +35,7 @@ from tqdm import tqdm
 from benchmarks.quantization import scored
 from jaxengine.bench import machine
 from jaxengine.device.layers.schemes.rounding import Rounded, RowsFound, group_scales
-from jaxengine.device.layers.schemes.scaled import INT4
+from jaxengine.device.layers.schemes.scaled import INT4, INT4_G32
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, open_checkpoint
 from jaxengine.device.weights.formats import Numbers
 
@@ -81,11 +81,11 @@ def main() -> None:
 
 
 def of_engine() -> dict[str, Form]:
-    """What `quantization='int4'` is, and the same with other groups and without zeros."""
+    """What `quantization='int4'` and `'int4_g32'` are, and the same with other groups and without zeros."""
     kept = {
         "int4": INT4,
+        "int4_g32": INT4_G32,
         "groups of 64": Numbers(dtype="int4", group=64, zeros=True),
-        "groups of 32": Numbers(dtype="int4", group=32, zeros=True),
         "groups of 128, no zeros": Numbers(dtype="int4", group=128),
         "groups of 32, no zeros": Numbers(dtype="int4", group=32),
     }

@@ -93,8 +93,8 @@ class ModelConfig:
     quantization: str | None = option(
         None,
         "how matrices are kept and multiplied, made of a plain checkpoint while it loads: int8 (weights by output channel, "
-        "activations by token), int4 (weights by groups of 128 inputs) or fp8 (by output channel), both with activations as they "
-        "are; a checkpoint that is quantised (awq, gptq, compressed-tensors, fp8, modelopt) says it itself",
+        "activations by token), int4 (weights by groups of 128 inputs), int4_g32 (of 32) or fp8 (by output channel), with "
+        "activations as they are; a checkpoint that is quantised (awq, gptq, compressed-tensors, fp8, modelopt) says it itself",
         aliases=("q",),
         shapes=True,
     )

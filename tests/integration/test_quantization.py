@@ -124,7 +124,9 @@ def test_programs_compiled_ahead_bring_the_option(model, prompts, expected, tmp_
 
 
 def test_an_unknown_name_says_what_there_is(tmp_path):
-    with pytest.raises(ConfigError, match="quantization must be one of int8, int4, fp8, or left out, got 'acq'"):
+    with pytest.raises(
+        ConfigError, match="quantization must be one of int8, int4, int4_g32, fp8, or left out, got 'acq'"
+    ):
         start(write_config(tmp_path), quantization="acq")
 
 

@@ -58,6 +58,7 @@ KINDS = QUICK | {
 """A family for each kind of attention, state, experts and feed-forward; those that are like one of them are rare."""
 
 STEPS = list(itertools.product(FAMILIES, ["v6e-1", "v5e-4"], [None, "int8", "int4", "fp8"]))
+STEPS += [("llama", "v6e-1", "int4_g32"), ("qwen3-moe", "v5e-4", "int4_g32")]
 OFTEN = {(case, "v6e-1", None) for case in KINDS} | {
     (case, "v5e-4", "int8") for case in ("llama", "gemma3", "qwen3-moe")
 }

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from jaxengine.device.layers.schemes import HEAD, Scheme, is_numbers, is_weight
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.int8 import INT8
-from jaxengine.device.layers.schemes.scaled import FP8, INT4
+from jaxengine.device.layers.schemes.scaled import FP8, INT4, INT4_G32
 from jaxengine.device.layers.schemes.stored import Stored, StoredFormats
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError, nearest
 
-SCHEMES: Mapping[str, Scheme] = {"int8": INT8, "int4": INT4, "fp8": FP8}
+SCHEMES: Mapping[str, Scheme] = {"int8": INT8, "int4": INT4, "int4_g32": INT4_G32, "fp8": FP8}
 """By the name that the `quantization` option gives them."""
 
 

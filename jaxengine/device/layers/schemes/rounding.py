@@ -22,10 +22,10 @@ Scales = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 CHUNK = 1 << 16
 """Numbers that are rounded at once: what they become in float32 stays in a processor's cache, and memory is not held for it."""
-FITS = 3
-"""How often integers and scales are chosen by each other; more make the error smaller by a hundredth (`_fitted`)."""
-INSIDE = 1
-"""Steps by which the range of integers is at first wider than what is between the outermost numbers."""
+WIDTHS = (0, 1, 2)
+"""Steps by which the range of integers is at first wider than what is between the outermost numbers (`_fitted`)."""
+FITS = 2
+"""How often integers and scales are then chosen by each other; more make the error smaller by a hundredth."""
 
 
 class RowsFound(dict[tuple[int, int], Scales]):
@@ -178,32 +178,60 @@ def _fitted(x: NDArray[np.float32], low: float, high: float, *, zeros: bool) -> 
     """Scales and zeros `[out, Q]` for `x [out, Q, group]` that make the squares of what rounding loses small.
 
     Rounding to the nearest integers, and the least squares of scale and zero for these integers, in turn: neither makes the sum
-    of squares larger. It begins a little inside of the outermost numbers, of which some are cut off. Without zeros the number of
-    the largest magnitude is at the lowest integer, of which there is one more than above zero: its scale may be below zero.
+    of squares larger. Where it ends depends on where it begins, so it goes on from that of `WIDTHS` that loses least.
     """
-    least, greatest = np.minimum(x.min(axis=2), 0), np.maximum(x.max(axis=2), 0)
-    zero = np.zeros_like(least)
-    if zeros:
-        scale = (greatest - least) / np.float32(high - low + INSIDE)
-        np.divide(-(least + greatest), 2 * scale, out=zero, where=scale > 0)
-        zero += np.float32((low + high) / 2)
-    else:
-        scale = np.where(-least > greatest, least, greatest) / np.float32(low - INSIDE / 2)
-    count, sum_x = x.shape[2], x.sum(axis=2)
-    integers = np.empty_like(x)
+    fit, best = _Fit(x, low, high, zeros=zeros), np.full(x.shape[:2], -1, np.float32)
+    scale, zero = np.zeros_like(best), np.zeros_like(best)
+    for width in WIDTHS:
+        *found, explained = fit.step(*fit.outermost(width))
+        better = explained > best
+        for kept, new in zip((scale, zero, best), (*found, explained), strict=True):
+            np.copyto(kept, new, where=better)
     for _ in range(FITS):
-        np.multiply(x, _inverse(scale)[..., None], out=integers)
-        integers += zero[..., None]
-        np.clip(np.rint(integers, out=integers), low, high, out=integers)
-        squares, products = (np.einsum("oqi,oqi->oq", integers, other) for other in (integers, x))
-        if not zeros:
-            np.divide(products, squares, out=scale, where=squares > 0)
-            continue
-        sum_n = integers.sum(axis=2)
-        spread = count * squares - sum_n * sum_n
-        np.divide(count * products - sum_n * sum_x, spread, out=scale, where=spread > 0)
-        np.divide(sum_n - sum_x * _inverse(scale), count, out=zero, where=spread > 0)
+        scale, zero, _ = fit.step(scale, zero)
     return scale, zero
+
+
+class _Fit:
+    """What is the same in all steps for numbers `x [out, Q, group]`."""
+
+    def __init__(self, x: NDArray[np.float32], low: float, high: float, *, zeros: bool) -> None:
+        self._x, self._low, self._high, self._zeros = x, low, high, zeros
+        self._least, self._greatest = np.minimum(x.min(axis=2), 0), np.maximum(x.max(axis=2), 0)
+        self._sum_x, self._integers = x.sum(axis=2), np.empty_like(x)
+
+    def outermost(self, width: float) -> Scales:
+        """Those by which the outermost numbers are `width` steps apart more than the integers are: some of them are cut off.
+
+        Without zeros the number of the largest magnitude is at the lowest integer, of which there is one more than above zero:
+        its scale may be below zero.
+        """
+        zero = np.zeros_like(self._least)
+        if not self._zeros:
+            largest = np.where(-self._least > self._greatest, self._least, self._greatest)
+            return largest / np.float32(self._low - width / 2), zero
+        scale = (self._greatest - self._least) / np.float32(self._high - self._low + width)
+        np.divide(-(self._least + self._greatest), 2 * scale, out=zero, where=scale > 0)
+        zero += np.float32((self._low + self._high) / 2)
+        return scale, zero
+
+    def step(self, scale: NDArray[np.float32], zero: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+        """Scales and zeros for the integers that are nearest by those given, and what they explain of the squares of `x`."""
+        integers, count = self._integers, self._x.shape[2]
+        np.multiply(self._x, _inverse(scale)[..., None], out=integers)
+        if self._zeros:
+            integers += zero[..., None]
+        np.clip(np.rint(integers, out=integers), self._low, self._high, out=integers)
+        squares, products = (np.einsum("oqi,oqi->oq", integers, other) for other in (integers, self._x))
+        if self._zeros:  # the squares of what is off the means
+            sum_n = integers.sum(axis=2)
+            squares = count * squares - sum_n * sum_n
+            products = count * products - sum_n * self._sum_x
+        some = squares > 0
+        scale = np.divide(products, squares, out=scale.copy(), where=some)
+        if self._zeros:
+            zero = np.divide(sum_n - self._sum_x * _inverse(scale), count, out=zero.copy(), where=some)
+        return scale, zero, np.divide(products * products, squares, out=np.zeros_like(scale), where=some)
 
 
 def _inverse(scale: NDArray[np.float32]) -> NDArray[np.float32]:

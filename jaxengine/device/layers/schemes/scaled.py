@@ -254,6 +254,7 @@ def _times(products: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Arra
 
 
 INT4 = Scaled(dtype="int4", group=128, zeros=True)
+INT4_G32 = Scaled(dtype="int4", group=32, zeros=True)
 FP8 = Scaled(dtype="float8_e4m3fn")
 
 

@@ -31,7 +31,7 @@ def test_a_scheme_is_a_value():
 
 def test_an_unknown_name_lists_what_there_is():
     with pytest.raises(
-        ConfigError, match=r"quantization must be one of int8, int4, fp8, or left out, got 'int9'.*int8"
+        ConfigError, match=r"quantization must be one of int8, int4, int4_g32, fp8, or left out, got 'int9'.*int8"
     ):
         Schemes.by_option("int9")
 
