@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 CODE_BYTES = {"tpu": 8 << 20}
 """Device memory that a program's code takes on average: what programs of Llama-3.1-8B take."""
 
+MEASURED = (ProgramKind.FORWARD, ProgramKind.LOGITS, ProgramKind.SAMPLE, ProgramKind.ENCODE, ProgramKind.ALIGN)
+"""What may need much memory beside its arguments."""
+
 
 def expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
     """About what the largest program needs, and the code of all.
@@ -82,10 +85,10 @@ def compile_threads(config: EngineConfig) -> int:
 
 
 def _largest_programs(programs: list[Program]) -> list[Program]:
-    """The forward pass, the sampling and the encoder that need the most memory: the largest of each kind on each mesh."""
+    """Of forward passes, logits, sampling and encoders those that need the most memory: the largest of each kind on each mesh."""
     alike: dict[tuple[str, int], list[Program]] = {}
     for program in programs:
-        if program.kind in (ProgramKind.FORWARD, ProgramKind.SAMPLE, ProgramKind.ENCODE, ProgramKind.ALIGN):
+        if program.kind in MEASURED:
             alike.setdefault((program.kind, program.devices[0].id), []).append(program)
     return [max(of_kind, key=_weight) for of_kind in alike.values()]
 

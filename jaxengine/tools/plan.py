@@ -17,7 +17,7 @@ from jaxengine.device.runtime.alignment import programs_of as alignment_programs
 from jaxengine.device.runtime.block_moves import block_bytes, move_programs
 from jaxengine.device.runtime.encoder_programs import programs_of
 from jaxengine.device.runtime.forward import forward_programs
-from jaxengine.device.runtime.programs import sample_programs, slot_programs
+from jaxengine.device.runtime.programs import programs_of_shape, slot_programs
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.device.runtime.target import find_target
 from jaxengine.errors import CapacityError, ConfigError
@@ -177,8 +177,12 @@ def _subjects(space: ProgramSpace) -> list[_Subject]:
         for program in forward_programs(space, bucket):
             kind = f"forward{program.name.removeprefix(f'forward {bucket}')}"
             found.append(_Subject(program, kind, bucket.batch, bucket.seq, bucket.tokens))
-    for program, sample in zip(sample_programs(space), space.sample_shapes, strict=True):
-        found.append(_Subject(program, f"sample {sample.variant}", sample.rows, None, sample.rows))
+    of_sampling = {
+        program.name: _Subject(program, f"{program.kind} {shape.variant}", shape.rows, None, shape.rows)
+        for shape in space.sample_shapes
+        for program in programs_of_shape(space, shape)
+    }
+    found += of_sampling.values()
     for program in slot_programs(space):
         rows, *_ = program.arguments[1].shape
         found.append(_Subject(program, program.name, rows, None, rows))

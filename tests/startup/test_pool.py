@@ -17,8 +17,9 @@ from tests.integration.engines import SMALL, write_config
 PAGE = 8 * 2 * 4 * 8 * 4 * 2
 """Bytes of a page of 8 tokens: keys and values of 4 heads of 8 in float32, in 2 layers."""
 
-SLOTS = 5 * 4 * (1 + 13 + 2 * 1024 + 8 + 256)
-"""Bytes of 5 slots: the last token, 13 settings, 1,024 token ids and biases, a mask and a count of 256 tokens."""
+SLOTS = 5 * 4 * (1 + 13 + 2 * 1024 + 8 + 256) + 4 * 4 * 256
+"""Bytes of 5 slots: the last token, 13 settings, 1,024 token ids and biases, a mask and a count of 256 tokens; and of 4 rows of
+logits."""
 
 
 @pytest.fixture

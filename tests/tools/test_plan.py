@@ -42,12 +42,12 @@ def test_a_plan_for_this_machine(tmp_path):
     parts = ["begin", "layer 0", "end"]
     assert [row.name for row in plan.programs][:3] == [f"forward 4x16 {part}" for part in parts]
     assert all(row.seconds is None for row in plan.programs), "nothing is published of this processor"
-    # three buckets in three parts, two kinds of sampling, four programs that write slots
-    assert len(plan.programs) == 3 * 3 + 2 + 4
+    # three buckets in three parts, two kinds of sampling and the logits for one, four programs that write slots
+    assert len(plan.programs) == 3 * 3 + 3 + 4
     # of the forward pass the largest and the smallest bucket are compiled
     assert {row.name.split()[1] for row in plan.programs if not row.measured} == {"4x1"}
-    # of 5 slots: the last token, 13 settings, 1,024 token ids and biases, a mask and a count of 256 tokens
-    assert plan.slot_bytes == 5 * 4 * (1 + 13 + 2 * 1024 + 8 + 256)
+    # of 5 slots: the last token, 13 settings, 1,024 token ids and biases, a mask and a count of 256 tokens; and 4 rows of logits
+    assert plan.slot_bytes == 5 * 4 * (1 + 13 + 2 * 1024 + 8 + 256) + 4 * 4 * 256
     text = "\n".join(lines(plan))
     assert "fits: " in text
     assert "sequences of 128 tokens" in text

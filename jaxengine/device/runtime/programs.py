@@ -4,9 +4,15 @@ A step calls `forward` and `sample`, and where the device drafts what `drafting.
 that needs them, when its mask changes, when pages or states move, or before it shows something. `forward` is keyed by a bucket,
 `sample` by a row count and a variant. What passes between them has one shape, the kept places of a step, so that their numbers
 add and do not multiply.
+
+On a CPU what can do all is apart from the logits (`ProgramSpace.logits_apart`), and so is compiled once for all row counts.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,24 +40,34 @@ SLOTS_PER_LAUNCH = 16
 SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME = "write settings", "write bias", "write masks", "write history"
 
 
-def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDtypeStruct) -> Program:
-    """`(parameters of no layer, hidden [K, E], kept, slots) -> (SampleOutputs, slots)`, of the first rows of `hidden` and `kept`.
+def sample_programs(space: ProgramSpace) -> list[Program]:
+    """The programs that `space.sample_shapes` call, each once."""
+    programs = (program for shape in space.sample_shapes for program in programs_of_shape(space, shape))
+    return list({program.name: program for program in programs}.values())
 
-    Behind the parameters are the head's adapters where rows go through such. The final projection belongs to sampling, because
-    it is padded by rows and not by tokens.
+
+def programs_of_shape(space: ProgramSpace, shape: SampleShape) -> tuple[Program, ...]:
+    """Those of `space.sample_names`. The final projection belongs here, because it is padded by rows and not by tokens.
+
+    One is `(parameters of no layer, hidden [K, E], kept, slots) -> (SampleOutputs, slots)`, of the first rows of `hidden` and
+    `kept`. Two are `(parameters of no layer, hidden [K, E], kept, slots) -> slots`, which writes the first of `Slots.logits`, and
+    `(kept, slots) -> (SampleOutputs, slots)`. Behind the parameters are the head's adapters where rows go through such.
     """
 
-    def sample_rows(
-        parameters: tuple[jax.Array, ...], hidden: jax.Array, kept: SampleInputs, slots: Slots
-    ) -> tuple[SampleOutputs, Slots]:
-        first = kept.first(shape.rows)
+    def logits_of(parameters: tuple[jax.Array, ...], hidden: jax.Array, first: SampleInputs) -> jax.Array:
         through = rows_by_group(first.adapters, space.adapters.slots) if shape.adapters and space.adapters else None
         model = merge_some(space.graph, space.parameters, given, parameters)
-        logits = model.heads[LOGITS](hidden[: shape.rows], through)
+        return model.heads[LOGITS](hidden[: shape.rows], through)  # type: ignore[no-any-return]
+
+    def write_logits(parameters: tuple[jax.Array, ...], hidden: jax.Array, kept: SampleInputs, slots: Slots) -> Slots:
+        logits = logits_of(parameters, hidden, kept.first(shape.rows)).astype(jnp.float32)
+        return replace(slots, logits=jax.lax.dynamic_update_slice(slots.logits, logits, (0, 0)))
+
+    def sample_from(logits: jax.Array, kept: SampleInputs, slots: Slots) -> tuple[SampleOutputs, Slots]:
         outputs, slots = sample(
             shape.variant,
             logits,
-            first,
+            kept,
             slots,
             max_logprobs=space.max_logprobs,
             layout=space.device_layout,
@@ -60,7 +76,17 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
         )
         return space.everywhere(outputs), space.pinned(slots)
 
+    def sample_written(kept: SampleInputs, slots: Slots) -> tuple[SampleOutputs, Slots]:
+        return sample_from(slots.logits, kept, slots)
+
+    def sample_rows(
+        parameters: tuple[jax.Array, ...], hidden: jax.Array, kept: SampleInputs, slots: Slots
+    ) -> tuple[SampleOutputs, Slots]:
+        first = kept.first(shape.rows)
+        return sample_from(logits_of(parameters, hidden, first), first, slots)
+
     given = (*space.outer, *space.parts.scoring) if shape.adapters else space.outer
+    hidden = hidden_struct(space)
     integers = space.replicated_struct((space.kept,), jnp.int32)
     kept = SampleInputs(
         slots=integers,
@@ -73,16 +99,37 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
         adapters=integers if shape.adapters else None,
     )
     rows = space.replicated_struct((space.kept, *hidden.shape[1:]), hidden.dtype)
-    return space.program(
-        shape.name,
-        sample_rows,
-        (space.structs(given), rows, kept, space.slots),
-        kind=ProgramKind.SAMPLE,
-        donate=(3,),
-        weight=shape.cost,
-        facts={"max_logprobs": space.max_logprobs, **({"num_drafts": space.num_drafts} if space.num_drafts else {})},
-        nodes=(SampleOutputs, Slots),
+    of_rows = (space.structs(given), rows, kept)
+
+    def sampling(name: str, function: Callable[..., Any], *arguments: Any) -> Program:
+        return space.program(
+            name,
+            function,
+            (*arguments, space.slots),
+            kind=ProgramKind.SAMPLE,
+            donate=(len(arguments),),
+            weight=shape.cost,
+            facts={
+                "max_logprobs": space.max_logprobs,
+                **({"num_drafts": space.num_drafts} if space.num_drafts else {}),
+            },
+            nodes=(SampleOutputs, Slots),
+        )
+
+    if not space.logits_apart(shape):
+        return (sampling(shape.name, sample_rows, *of_rows),)
+    logits_name, sample_name = space.sample_names(shape)
+    logits = space.program(
+        logits_name,
+        write_logits,
+        (*of_rows, space.slots),
+        kind=ProgramKind.LOGITS,
+        donate=(len(of_rows),),
+        weight=shape.rows,
+        facts={},
+        nodes=(Slots,),
     )
+    return logits, sampling(sample_name, sample_written, replace(kept, adapters=None))
 
 
 def slot_programs(space: ProgramSpace) -> list[Program]:
@@ -154,16 +201,10 @@ def standing_bytes(space: ProgramSpace) -> int:
     return max(by_target.values(), default=0)
 
 
-def sample_programs(space: ProgramSpace) -> list[Program]:
-    """The programs of `space.sample_shapes`, in that order."""
-    hidden = hidden_struct(space)
-    return [sample_program(space, shape, hidden) for shape in space.sample_shapes]
-
-
 def step_programs(space: ProgramSpace, bucket: Bucket) -> list[str]:
     """The names of the programs that a step of this bucket cannot do without, and of the sampling that suits it."""
     rows = {space.sampled_rows(min(bucket.batch, space.kept)), space.kept}
-    samples = [sample.name for sample in space.sample_shapes if sample.rows in rows]
+    samples = [name for shape in space.sample_shapes if shape.rows in rows for name in space.sample_names(shape)]
     moves = [name for moved in all_moved(space) if space.host_blocks for name in moved.names]
     writes = [SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME, *adapter_names(space)]
     return [

@@ -425,7 +425,7 @@ class ModelRunner:
         self._pass.adapt(self._adapters.arrays)
         self._write(sink_writes(self.space), self._call_first)
         for shape in self.space.sample_shapes:
-            if shape.adapters in states and shape.name in self.executables:
+            if shape.adapters in states and self._can_sample(shape):
                 self._sample(shape, *states[shape.adapters][:2], self._call_first)
         return self._timed_steps(buckets)
 
@@ -448,7 +448,7 @@ class ModelRunner:
                 shape for shape in self.space.sample_shapes if shape.variant is Variant.GREEDY and not shape.adapters
             ]
             for shape in greedy:
-                if self._samples and isinstance(state, tuple) and shape.name in self.executables:
+                if self._samples and isinstance(state, tuple) and self._can_sample(shape):
                     self._sample(shape, *state[:2], times)
         least = times.least
         drafting = {bucket: layout for bucket, layout in layouts.items() if draft_name(layout) in least}
@@ -522,17 +522,24 @@ class ModelRunner:
         return ended
 
     def _sample_shape(self, num_rows: int, variant: Variant, *, adapters: bool = False) -> SampleShape:
-        """The smallest program that there is; the largest always is."""
+        """The smallest that there are programs for; for the largest there always are."""
         shapes = (SampleShape(rows, variant, adapters) for rows in self.space.row_counts if rows >= num_rows)
-        found = next((shape for shape in shapes if shape.name in self.executables), None)
-        return found or SampleShape(self.space.kept, variant, adapters)
+        return next(filter(self._can_sample, shapes), SampleShape(self.space.kept, variant, adapters))
+
+    def _can_sample(self, shape: SampleShape) -> bool:
+        return all(name in self.executables for name in self.space.sample_names(shape))
 
     def _sample(
         self, shape: SampleShape, hidden: jax.Array, kept: SampleInputs, call: Call | None = None
     ) -> SampleOutputs:
-        outputs: SampleOutputs
+        call = call or self._call
+        *apart, name = self.space.sample_names(shape)
         parameters = self._pass.outer + self._pass.scoring if shape.adapters else self._pass.outer
-        outputs, self.slots = (call or self._call)(shape.name, parameters, hidden, kept, self.slots)
+        given: tuple[Any, ...] = (parameters, hidden, kept)
+        if apart:
+            self.slots, given = call(*apart, *given, self.slots), (replace(kept, adapters=None),)
+        outputs: SampleOutputs
+        outputs, self.slots = call(name, *given, self.slots)
         return outputs
 
     def _begin(self, states: Sequence[SlotState]) -> None:

@@ -51,11 +51,12 @@ DRAFT_PREFIX = "draft."
 
 
 class ProgramKind(StrEnum):
-    """What a program is for: a stage of the forward pass, sampling, drafting, writing to slots, moving pages, encoding what
-    prompts show, aligning texts with sounds, or passing arrays from host to host."""
+    """What a program is for: a stage of the forward pass, sampling or the logits for it, drafting, writing to slots, moving
+    pages, encoding what prompts show, aligning texts with sounds, or passing arrays from host to host."""
 
     FORWARD = "forward"
     SAMPLE = "sample"
+    LOGITS = "logits"
     DRAFT = "draft"
     WRITE = "write"
     MOVE = "move"
@@ -386,7 +387,19 @@ class ProgramSpace:
             layout=self.device_layout,
             num_drafts=self.num_drafts,
             proposes=self.draft is not None,
+            logit_rows=self.kept if any(map(self.logits_apart, self.sample_shapes)) else 0,
         )
+
+    def logits_apart(self, shape: SampleShape) -> bool:
+        """Whether `logits_name` makes the logits and one program samples whatever number of rows.
+
+        On a CPU, where sampling with every option takes longer to compile than a layer, and samples row by row anyhow.
+        """
+        return self.layer_by_layer and shape.variant is Variant.FULL
+
+    def sample_names(self, shape: SampleShape) -> tuple[str, ...]:
+        """The programs that sample, in the order in which they are called."""
+        return (shape.logits_name, f"sample {shape.variant.value}") if self.logits_apart(shape) else (shape.name,)
 
     @cached_property
     def row_counts(self) -> tuple[int, ...]:
@@ -408,7 +421,7 @@ class ProgramSpace:
 
     @cached_property
     def sample_shapes(self) -> tuple[SampleShape, ...]:
-        """Every sampling program: each variant per row count, where the head has adapters for steps with such too.
+        """Every way to sample: each variant per row count, where the head has adapters for steps with such too.
 
         None for a model without logits.
         """
@@ -549,7 +562,7 @@ class ProgramSpace:
 
 @dataclass(frozen=True)
 class SampleShape:
-    """What a sampling program is compiled for: `rows` R, the variant, and whether rows go through adapters of the head."""
+    """How a step samples: `rows` R, the variant, and whether rows go through adapters of the head."""
 
     rows: int
     variant: Variant
@@ -558,6 +571,10 @@ class SampleShape:
     @property
     def name(self) -> str:
         return f"sample {self.rows} {self.variant.value}{' adapters' if self.adapters else ''}"
+
+    @property
+    def logits_name(self) -> str:
+        return f"logits {self.rows}{' adapters' if self.adapters else ''}"
 
     @property
     def cost(self) -> int:

@@ -18,7 +18,8 @@ Array = jax.Array
 
 
 class Variant(Enum):
-    """How much a sampling program can do. Each is compiled per row count, and a step takes the least that serves all rows.
+    """How much a sampling program can do. Each is compiled per row count (on a CPU `FULL` once, apart from the logits), and a
+    step takes the least that serves all rows.
 
     `GREEDY` takes the most likely token. `FULL` does all that a row may need, for those groups of rows that need it: a third one
     between them saved less than it cost a start (`benchmarks/sampler.py`). A row gets the same token from both.

@@ -50,6 +50,8 @@ class Slots:
     With k drafts `allowed` has rows for the places of a row: S of those that follow the last token, then S of those that follow
     the first draft, and so on. `length i32[S]` is the position of the last token, 0 while none was sampled since the sequence
     began, and `drafts i32[S, k]` are those that the device proposes; None where it does not.
+
+    `logits f32[K, V]` are those of a step's kept places, where one program makes them and another samples; None elsewhere.
     """
 
     last_token: Any
@@ -59,12 +61,20 @@ class Slots:
     counts: Any
     length: Any = None
     drafts: Any = None
+    logits: Any = None
 
 
 def slots_spec(
-    num_slots: int, vocab: int, *, platform: str, layout: Layout, num_drafts: int = 0, proposes: bool = False
+    num_slots: int,
+    vocab: int,
+    *,
+    platform: str,
+    layout: Layout,
+    num_drafts: int = 0,
+    proposes: bool = False,
+    logit_rows: int = 0,
 ) -> Slots:
-    """Shapes, types and places of the slots, with so many drafts; which the device `proposes` or is given."""
+    """Shapes, types and places of the slots, with so many drafts, which the device `proposes` or is given; and of `logits`."""
     axis = layout.vocab_axis(vocab)
     width = vocab // layout.shards("vocab") if axis == "vocab" else vocab
     rows = scattered_rows(num_slots, width, platform=platform)
@@ -80,6 +90,7 @@ def slots_spec(
         counts=struct((rows, vocab), ("slots", axis)),
         length=struct((num_slots,), ("slots",)) if proposes else None,
         drafts=struct((num_slots, num_drafts), ("slots", "settings")) if proposes else None,
+        logits=struct((logit_rows, vocab), ("slots", axis), np.float32) if logit_rows else None,
     )
 
 

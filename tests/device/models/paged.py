@@ -28,7 +28,8 @@ from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
-from jaxengine.device.runtime.space import MediaSpace, ProgramSpace
+from jaxengine.device.runtime.space import MediaSpace, ProgramSpace, SampleShape
+from jaxengine.device.sampling import Variant
 from jaxengine.device.weights.adapter_packing import Packer, has_slots
 from jaxengine.device.weights.base_tensors import BaseTensors
 from jaxengine.device.weights.named_arrays import NamedArrays
@@ -286,7 +287,7 @@ def _programs(
         "write embeddings",
         "write settings",
         "write adapters",
-        f"sample {KEPT} full",
+        *space.sample_names(SampleShape(KEPT, Variant.FULL)),
     )
     context = {
         **environment("cpu"),

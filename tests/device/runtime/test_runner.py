@@ -288,7 +288,7 @@ def test_a_steady_step_is_one_transfer_and_one_call_of_each_program(runner, monk
     launch(runner, [one.next_row() for one in sequences], SMALL)
     assert puts == [(runner.space.layout(SMALL).size,)]
     forward = [f"forward {SMALL} {part}" for part in ("begin", "layer 0", "layer 0", "end")]
-    assert calls == [*forward, "sample 8 full"]
+    assert calls == [*forward, "logits 8", "sample full"]
 
 
 def test_warming_up_times_every_bucket_and_leaves_nothing_behind(runner):

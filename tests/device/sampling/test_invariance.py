@@ -130,7 +130,7 @@ def collective_sizes(hlo: str) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_a_large_vocabulary_is_invariant_too() -> None:
-    vocab, rows = 151_936, 12  # on CPU three groups of four
+    vocab, rows = 151_936, 12  # on CPU each a group
     logits = np.random.default_rng(5).normal(0, 3, (rows, vocab)).astype(np.float32)
     settings = [
         Options(1.0, top_k=50 * (i % 2), top_p=(1.0, 0.95, 0.3)[i % 3], min_p=0.01 * (i == 4), seed=i, position=7 * i)
