@@ -89,7 +89,8 @@ random models by the tests that are named):
         a trained Whisper writes of recordings of the network (tests/integration/test_transcriptions.py: formats, streams that are
         the whole text, usage at each event, sampling, max_completion_tokens of a million, languages told and unknown, broken and
         long files). Ours says 400 to a conversation with Whisper where theirs says 404; beams over HTTP are not built
-    .../test_transcription_word_timestamps.py: --enable-word-timestamps, which is not built: times of words are refused by name
+    .../test_transcription_word_timestamps.py: words that a trained Whisper writes of recordings of the network
+        (tests/integration/test_transcriptions.py: words and times as transformers has them, without --enable-word-timestamps)
     .../test_transcription_validation.py, ..._parakeetv3.py, test_nemotron3_5_asr.py, test_qwen3_asr_*.py, realtime/: models and a
         protocol that are not built
     .../test_enable_force_include_usage.py: a recording of the network

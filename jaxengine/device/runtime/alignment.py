@@ -29,8 +29,8 @@ from jaxengine.device.runtime.transfer import put
 from xla_cache import Program
 
 Call = Callable[..., Any]
-LEAST = 64
-"""The least length: half a minute is some hundred tokens, of which the programs for twice as many compute half in vain."""
+LEAST = 128
+"""The least length: half a minute is some hundred tokens, and each length is three programs more to compile."""
 
 
 def lengths(space: ProgramSpace) -> tuple[int, ...]:
