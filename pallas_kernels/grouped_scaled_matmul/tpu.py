@@ -85,7 +85,7 @@ def grouped_scaled_matmul(
     assert chip is not None  # `supports` has seen to it
     x = x.astype(compute)
     if _taken_apart(weights, pairs, chip):
-        x = tpu_float4.ordered(x)  # before rows are taken, as some are taken often
+        x = tpu_float4.ordered(x, chip)  # before rows are taken, as some are taken often
     groups, count = len(sizes), len(x if rows is None else rows)
     block = block_rows(count, groups)
     blocks_of = -(-sizes // block)
@@ -222,7 +222,7 @@ def _kernel(
             own = pl.ds(pl.multiple_of(at * columns, min(LANES, columns)), columns)
             if _taken_apart(weight, pairs, chip):
                 scale = None if one_scale else lambda number: factor(wide[0], number, own)
-                made = tpu_float4.matrix(weight[0, :, own], scale, group)
+                made = tpu_float4.matrix(weight[0, :, own], scale, group, chip)
             else:
                 made = list(parts(own))
             matrix = made[0] if len(made) == 1 else jnp.concatenate(made, axis=0)

@@ -7,6 +7,10 @@ multiplied have their inputs in that order instead of the matrix.
 Bits of exponent and mantissa, at the end of bfloat16's exponent and in front of its mantissa, are `2^e (1 + m / 2)` when the
 right number is added to them. Half of that is the value but for exponents of 0, where it is `m / 2`: twice the half less one is
 that, and more than the half everywhere else.
+
+Chips that turn float8 into float32 themselves take less: four numbers of a word at once are put where float8_e5m2 has its sign,
+the end of its exponent and the front of its mantissa, which is the value times `2^-14`, numbers without exponent bits included. A
+tile then has the even inputs of 64, or the odd ones.
 """
 
 from __future__ import annotations
@@ -19,8 +23,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_kernels.tpu.chip import Chip
+
 TILE = 64
 """Inputs of eight words."""
+FLOAT8_CHIPS = ("v6e", "6e")
+"""Where float8_e5m2 becomes bfloat16 in hardware; elsewhere that is emulated."""
+MAGNITUDES, TOPS = 0x0E0E0E0E, -0x7F7F7F80
+"""In four bytes what float8_e5m2 has of such numbers beside the sign, and that."""
+FLOAT8_LESS = 2.0**14
+"""How often numbers are smaller as float8_e5m2."""
 SHIFT, BITS = 6, 0x01C001C0
 """Where a number's lowest bit goes, and where its exponent and mantissa are then, in both halves of a word."""
 SIGN, SIGNS = 12, -0x7FFF8000
@@ -38,13 +50,13 @@ def refused(group: int, count: int, zeros: Any) -> str | None:
     return None
 
 
-def ordered(x: jax.Array) -> jax.Array:
+def ordered(x: jax.Array, chip: Chip) -> jax.Array:
     """`x [N, I]` with its inputs in the order of `matrix`."""
-    count, inputs = x.shape
-    return x.reshape(count, inputs // TILE, TILE // 4, 4).swapaxes(2, 3).reshape(count, inputs)
+    (count, inputs), step = x.shape, 2 if chip.name in FLOAT8_CHIPS else 4
+    return x.reshape(count, inputs // TILE, TILE // step, step).swapaxes(2, 3).reshape(count, inputs)
 
 
-def matrix(kept: jax.Array, scales: Callable[[int], jax.Array] | None, group: int) -> list[jax.Array]:
+def matrix(kept: jax.Array, scales: Callable[[int], jax.Array] | None, group: int, chip: Chip) -> list[jax.Array]:
     """`kept` uint8 `[I / 2, B]` as tiles of bfloat16 that are `[I, B]` together.
 
     `scales` gives the row `[1, B]` of a group, in float32; None: they are factors of something else.
@@ -53,11 +65,35 @@ def matrix(kept: jax.Array, scales: Callable[[int], jax.Array] | None, group: in
     tiles = []
     for first in range(0, 2 * len(kept), TILE):
         own = words[first // 8 : first // 8 + 8]
+        if chip.name in FLOAT8_CHIPS:
+            of_float8 = _float8_factors(scales, first, group, own.shape[1])
+            tiles += [number * of_float8 for number in _float8_numbers(own)]
+            continue
         factors = None if scales is None else _factors(scales, first, group, own.shape)
         for number in range(4):
             value = _numbers(own, 4 * number)
             tiles.append(value if factors is None else value * factors)
     return tiles
+
+
+def _float8_numbers(words: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The even and the odd inputs of words `[8, B]`, bfloat16 `[32, B]` each, too small by `FLOAT8_LESS`."""
+    even = (lax.shift_left(words, 1) & MAGNITUDES) | (lax.shift_left(words, 4) & TOPS)
+    odd = (lax.shift_right_logical(words, 3) & MAGNITUDES) | (words & TOPS)
+    both = (pltpu.bitcast(float8, jnp.float8_e5m2).astype(jnp.bfloat16) for float8 in (even, odd))
+    return next(both), next(both)
+
+
+def _float8_factors(scales: Callable[[int], jax.Array] | None, first: int, group: int, columns: int) -> jax.Array:
+    """bfloat16 `[32, B]` for inputs from `first` on, every other one."""
+    if scales is None:
+        return jnp.full((TILE // 2, columns), FLOAT8_LESS, jnp.bfloat16)
+    some = min(group, TILE)
+    rows = [
+        jnp.broadcast_to(scales(at // group) * FLOAT8_LESS, (some // 2, columns))
+        for at in range(first, first + TILE, some)
+    ]
+    return jnp.concatenate(rows, axis=0).astype(jnp.bfloat16)
 
 
 def _numbers(words: jax.Array, at: int) -> jax.Array:

@@ -12,14 +12,17 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import grouped_scaled_matmul, scaled_matmul
 from pallas_kernels.check import devices
 from pallas_kernels.dispatch import KernelUnsupported
 from pallas_kernels.grouped_scaled_matmul import OP as GROUPED
+from pallas_kernels.grouped_scaled_matmul import tpu_float4
 from pallas_kernels.scaled_matmul import OP, tpu_float8
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
+from pallas_kernels.tpu.chip import Chip
 from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import rare_but
 from tests.targets.tpu import available
@@ -87,6 +90,24 @@ def test_the_tpu_kernels_multiply_alike(case: ScaledCase, op: Any) -> None:
     real = slice(sum(case.sizes) if grouped else None)
     expected = np.asarray(multiply(*given, backend="reference"))[real]
     np.testing.assert_allclose(found[real], expected, rtol=0.01, atol=0.01 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("chip", ["v6e", "v5e"])
+def test_float4_becomes_the_same_bfloat16_on_every_chip(chip: str) -> None:
+    """All sixteen numbers, in both halves of a byte."""
+    of = Chip(chip, 1, vmem_bytes=0, smem_bytes=0, matrix_columns=256)
+    kept = np.arange(32 * 128, dtype=np.uint32).astype(np.uint8).reshape(128, 32).T
+    scales = np.random.default_rng(0).uniform(0.01, 0.1, (2, 128)).astype(np.float32)
+
+    def kernel(kept: Any, scales: Any, found: Any) -> None:
+        tiles = tpu_float4.matrix(kept[...], lambda number: scales[number : number + 1, :], 32, of)
+        found[...] = jnp.concatenate(tiles, axis=0)
+
+    with checked_tpu():
+        found = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((64, 128), jnp.bfloat16))(kept, scales)
+    numbers = np.stack([kept % 16, kept // 16], axis=1).reshape(64, 128).view(ml_dtypes.float4_e2m1fn)
+    expected = jnp.asarray(numbers, jnp.bfloat16) * jnp.repeat(jnp.asarray(scales, jnp.bfloat16), 32, axis=0)
+    np.testing.assert_array_equal(found.astype(jnp.float32), tpu_float4.ordered(expected.T, of).T.astype(jnp.float32))
 
 
 @pytest.mark.tpu_compile
