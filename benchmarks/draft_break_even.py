@@ -33,7 +33,7 @@ from jaxengine.bench import machine
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.runtime.drafting import draft_programs
 from jaxengine.device.runtime.forward import forward_programs, hidden_struct
-from jaxengine.device.runtime.programs import sample_program
+from jaxengine.device.runtime.programs import programs_of_shape
 from jaxengine.device.runtime.space import ProgramSpace, SampleShape
 from jaxengine.device.runtime.target import find_target
 from jaxengine.device.sampling import Variant
@@ -141,7 +141,7 @@ class Step:
         layers = json.loads(Path(settings.config).read_text())["num_hidden_layers"]
         hidden = hidden_struct(space)
         (forward,) = forward_programs(space, bucket)
-        sample = sample_program(space, SampleShape(space.kept, Variant.GREEDY), hidden)
+        [sample] = programs_of_shape(space, SampleShape(space.kept, Variant.GREEDY))
         keys = 2 * 2 * model.config.num_kv_heads * model.config.head_dim * rows * settings.context
         of_layer = keys / chip.memory_bandwidth
         head = _bytes(space, ("head.", "embed.") if model.config.tie_word_embeddings else ("head.",))
