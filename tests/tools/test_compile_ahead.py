@@ -26,7 +26,9 @@ pytestmark = pytest.mark.usefixtures("quick_engines")
 
 OPTIONS = {name: value for name, value in SMALL.items() if name not in ("load_format", "skip_tokenizer_init")}
 PROGRAMS = 8
-CPU_PROGRAMS = PROGRAMS + 2 * 2 + 1  # there each of the two forward passes is three programs, and sampling with every option two
+CPU_PROGRAMS = (
+    PROGRAMS + 2 * 2 + 1
+)  # there each of the two forward passes is three programs, and sampling with every option two
 
 
 def config(directory: Path, **options: object) -> EngineConfig:
