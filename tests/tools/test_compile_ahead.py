@@ -26,9 +26,8 @@ pytestmark = pytest.mark.usefixtures("quick_engines")
 
 OPTIONS = {name: value for name, value in SMALL.items() if name not in ("load_format", "skip_tokenizer_init")}
 PROGRAMS = 8
-CPU_PROGRAMS = (
-    PROGRAMS + 2 * 2 + 1
-)  # there each of the two forward passes is three programs, and sampling with every option two
+# Each of the two forward passes is three programs there, and sampling with every option two.
+CPU_PROGRAMS = PROGRAMS + 2 * 2 + 1
 
 
 def config(directory: Path, **options: object) -> EngineConfig:
