@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.grouped_matmul.groups import group_of_row, taken
 from pallas_kernels.grouped_scaled_matmul import tpu_float4
-from pallas_kernels.scaled_matmul.tpu_numbers import FLOAT4_CHIPS, numbers
+from pallas_kernels.scaled_matmul.tpu_numbers import FLOAT4_CHIPS, less, numbers
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu.chip import MIB, NO_TPU, Chip, target_chip
 
@@ -211,9 +211,10 @@ def _kernel(
 
     @pl.when((block == 0) | (groups[block] // eight != before // eight))
     def _() -> None:
-        wide[0][...] = scales[...].astype(jnp.float32)
+        more = less(weight[0], chip)
+        wide[0][...] = scales[...].astype(jnp.float32) * more
         if zeros is not None:
-            wide[1][...] = zeros[...].astype(jnp.float32)
+            wide[1][...] = zeros[...].astype(jnp.float32) / more
 
     @pl.when(block < used[0])
     def _() -> None:

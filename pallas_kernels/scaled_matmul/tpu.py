@@ -19,7 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 from pallas_kernels.scaled_matmul.spread import group_sums, without_zeros
-from pallas_kernels.scaled_matmul.tpu_numbers import numbers
+from pallas_kernels.scaled_matmul.tpu_numbers import less, numbers
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu.chip import MIB, NO_TPU, Chip, target_chip
 
@@ -124,11 +124,11 @@ def _few_rows(count: int, groups: int, group: int) -> bool:
 def _few(x: Any, weight: Any, scales: Any, *rest: Any, group: int, pairs: str, chip: Chip) -> None:
     """`rest`: what is taken off, if anything is, and products."""
     *taken, products = rest
-    sums = jnp.zeros(products.shape, jnp.float32)
+    sums, more = jnp.zeros(products.shape, jnp.float32), less(weight, chip)
     for number in range(scales.shape[0]):
         own = slice(number * group, min((number + 1) * group, x.shape[1]))
         of_group = _product(x[:, own], numbers(weight[:, own], pairs=pairs, chip=chip))
-        sums += of_group * scales[number : number + 1, :].astype(jnp.float32)
+        sums += of_group * (scales[number : number + 1, :].astype(jnp.float32) * more)
     products[...] = sums - _taken(scales[...], *(array[...] for array in taken)) if taken else sums
 
 
@@ -150,11 +150,11 @@ def _parts(wide: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _many(x: Any, weight: Any, scales: Any, products: Any, matrix: Any, *, group: int, pairs: str, chip: Chip) -> None:
     """`matrix [block, I]` is made beside the first rows, and stays for the others."""
-    groups, inputs = scales.shape[0], x.shape[1]
+    groups, inputs, more = scales.shape[0], x.shape[1], less(weight, chip)
 
     @pl.when(pl.program_id(1) == 0)
     def _() -> None:
-        factors = scales[...].astype(jnp.bfloat16)
+        factors = (scales[...].astype(jnp.float32) * more).astype(jnp.bfloat16)
         for first in range(0, inputs, SPREAD):
             some = slice(first, min(first + SPREAD, inputs))
             found = numbers(weight[:, some], pairs=pairs, chip=chip)
@@ -167,7 +167,7 @@ def _many(x: Any, weight: Any, scales: Any, products: Any, matrix: Any, *, group
             matrix[:, some] = found
 
     found = _product(x[...], matrix[...])
-    products[...] = found if groups > 1 else found * scales[...].astype(jnp.float32)
+    products[...] = found if groups > 1 else found * (scales[...].astype(jnp.float32) * more)
 
 
 def _product(x: jax.Array, matrix: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ from pallas_kernels.check import devices
 from pallas_kernels.dispatch import KernelUnsupported
 from pallas_kernels.grouped_scaled_matmul import OP as GROUPED
 from pallas_kernels.grouped_scaled_matmul import tpu_float4
-from pallas_kernels.scaled_matmul import OP, tpu_float8
+from pallas_kernels.scaled_matmul import OP, tpu_float8, tpu_numbers
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
 from pallas_kernels.tpu.chip import Chip
 from tests.pallas_kernels.simulation import checked_tpu
@@ -108,6 +108,22 @@ def test_float4_becomes_the_same_bfloat16_on_every_chip(chip: str) -> None:
     numbers = np.stack([kept % 16, kept // 16], axis=1).reshape(64, 128).view(ml_dtypes.float4_e2m1fn)
     expected = jnp.asarray(numbers, jnp.bfloat16) * jnp.repeat(jnp.asarray(scales, jnp.bfloat16), 32, axis=0)
     np.testing.assert_array_equal(found.astype(jnp.float32), tpu_float4.ordered(expected.T, of).T.astype(jnp.float32))
+
+
+@pytest.mark.parametrize(("chip", "smaller"), [("v6e", 16), ("v5e", 1)])
+def test_float8_becomes_bfloat16_by_what_the_chip_has(chip: str, smaller: int) -> None:
+    """All numbers but NaN; zeros without a sign where they pass through a type that has none."""
+    of = Chip(chip, 1, vmem_bytes=0, smem_bytes=0, matrix_columns=256)
+    bits = np.arange(256, dtype=np.uint8).reshape(2, 128).repeat(16, axis=0)
+    kept = np.where(bits % 128 == 127, 0, bits).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
+
+    def kernel(kept: Any, found: Any) -> None:
+        found[...] = tpu_numbers.numbers(kept[...], pairs="int4", chip=of)
+
+    with checked_tpu():
+        found = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(kept.shape, jnp.bfloat16))(kept)
+    assert tpu_numbers.less(kept, of) == smaller
+    np.testing.assert_array_equal(np.asarray(found, np.float32) * smaller, kept.astype(np.float32))
 
 
 @pytest.mark.tpu_compile
