@@ -44,27 +44,46 @@ class Routing:
             shares = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
             whole = self.count * mean_last(shares, platform=platform)
         if correction is None and self.groups == 1:
-            _, experts = jax.lax.top_k(scores, self.chosen)
+            experts = _best(scores, self.chosen, platform)
         else:
             better = shares / whole if correction is None else shares / whole + correction
-            _, experts = jax.lax.top_k(self._within_groups(better), self.chosen)
-        weights = jnp.take_along_axis(shares, experts, axis=1)
+            experts = _best(self._within_groups(better, platform), self.chosen, platform)
+        weights = _taken(shares, experts, platform)
         if self.normalised:
             total = sum((weights[:, [rank]] for rank in range(self.chosen)), start=jnp.float32(0))
             whole = jnp.maximum(total, self.floor * whole) if self.floor else total
         weights = weights / whole
         return weights if self.scale == 1.0 else weights * self.scale, experts
 
-    def _within_groups(self, better: jax.Array) -> jax.Array:
+    def _within_groups(self, better: jax.Array, platform: str) -> jax.Array:
         """`[N, count]` with nothing left of groups that are not chosen."""
         if self.groups == 1:
             return better
         grouped = better.reshape(better.shape[0], self.groups, -1)
-        best, _ = jax.lax.top_k(grouped, self.group_best)
+        best = _taken(grouped, _best(grouped, self.group_best, platform), platform)
         worth = sum((best[..., rank] for rank in range(self.group_best)), start=jnp.float32(0))
-        _, groups = jax.lax.top_k(worth, self.chosen_groups)
+        groups = _best(worth, self.chosen_groups, platform)
         open_groups = (groups[:, :, None] == jnp.arange(self.groups)).any(axis=1)
         return jnp.where(open_groups[..., None], grouped, -jnp.inf).reshape(better.shape)
+
+
+def _best(scores: jax.Array, chosen: int, platform: str) -> jax.Array:
+    """Where the `chosen` largest of the last axis are, the largest first. A TPU would sort all of them."""
+    if platform != "tpu":
+        return jax.lax.top_k(scores, chosen)[1]
+    found, left = [], scores
+    for _ in range(chosen):
+        found.append(left.argmax(axis=-1, keepdims=True))
+        left = jnp.where(jnp.arange(left.shape[-1]) == found[-1], -jnp.inf, left)
+    return jnp.concatenate(found, axis=-1).astype(jnp.int32)
+
+
+def _taken(shares: jax.Array, experts: jax.Array, platform: str) -> jax.Array:
+    """Of `shares [..., count]` those of `experts [..., chosen]`. A TPU would take one after the other."""
+    if platform != "tpu":
+        return jnp.take_along_axis(shares, experts, axis=-1)
+    own = experts[..., None] == jnp.arange(shares.shape[-1])
+    return jnp.where(own, shares[..., None, :], 0.0).sum(axis=-1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ def by_hand(routing: Routing, scores: np.ndarray, correction: np.ndarray | None)
     return found
 
 
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize(
     ("routing", "corrected"),
     [
@@ -54,10 +55,10 @@ def by_hand(routing: Routing, scores: np.ndarray, correction: np.ndarray | None)
         (Routing(count=COUNT, chosen=2, normalised=True, corrected=True, floor=0.5), True),
     ],
 )
-def test_experts_and_weights_are_those_of_the_rule(routing: Routing, corrected: bool) -> None:
+def test_experts_and_weights_are_those_of_the_rule(routing: Routing, corrected: bool, platform: str) -> None:
     correction = CORRECTION if corrected else None
     given = None if correction is None else jnp.asarray(correction, jnp.float32)
-    weights, experts = routing(jnp.asarray(SCORES, jnp.float32), given, platform="cpu")
+    weights, experts = routing(jnp.asarray(SCORES, jnp.float32), given, platform=platform)
     for row, expected in enumerate(by_hand(routing, SCORES, correction)):
         found = dict(zip(np.asarray(experts[row]).tolist(), np.asarray(weights[row]).tolist(), strict=True))
         assert found == pytest.approx(expected, rel=1e-5)
