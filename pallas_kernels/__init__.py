@@ -37,7 +37,7 @@ from pallas_kernels.paged_attention import OP as _ATTENTION
 from pallas_kernels.paged_attention import paged_attention
 from pallas_kernels.rotate import rotate
 from pallas_kernels.row_attention import Relative, row_attention
-from pallas_kernels.scaled_matmul import scaled_matmul
+from pallas_kernels.scaled_matmul import scaled_matmul, scaled_matmul_each
 from pallas_kernels.scatter_add import scatter_add, scattered_rows
 from pallas_kernels.selective_scan import selective_scan
 from pallas_kernels.storage import PACKED_TILE, QUANTISED, kv_page_shape, kv_storage_dtype, latent_page_shape
@@ -81,6 +81,7 @@ __all__ = [
     "rotate",
     "row_attention",
     "scaled_matmul",
+    "scaled_matmul_each",
     "scatter_add",
     "scattered_rows",
     "selective_scan",

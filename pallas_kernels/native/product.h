@@ -96,7 +96,7 @@ namespace native {
 typedef std::function<void(const Product&, int64_t)> Prepare;
 
 // `count` products of the same rows, with matrices of one kind. Rows are prepared, `each` of them together, unless there is nothing
-// to do; then `outputs(product, first, last)` makes outputs, of which a task has `most` at most.
+// to do; then `outputs(number, product, first, last)` makes outputs of the product with this number, of which a task has `most` at most.
 template <typename Schedule, typename Outputs>
 void multiply_by(const Product* products, int64_t count, const Prepare& prepare, int64_t each, int64_t most,
                  int64_t threads, const Schedule& schedule, const Outputs& outputs) {
@@ -123,7 +123,8 @@ void multiply_by(const Product* products, int64_t count, const Prepare& prepare,
     const Product* product = products;
     for (number %= tasks; number >= tasks_of(*product); ++product) number -= tasks_of(*product);
     const int64_t output = number * task;
-    outputs(product->of_rows(groups.start(group), groups.size(group)), output, smaller(product->outputs, output + task));
+    const int64_t last = smaller(product->outputs, output + task);
+    outputs(product - products, product->of_rows(groups.start(group), groups.size(group)), output, last);
   });
 }
 
@@ -135,7 +136,7 @@ void multiply(const Product* products, int64_t count, int64_t threads, const Sch
   const auto outputs = integers ? outputs_of_integers : wide ? outputs_of_floats<float> : outputs_of_bfloat16;
   const int64_t fit = integers ? TASK_BYTES / larger(1, any.inputs) / SIDE * SIDE : MOST_OUTPUTS;
   multiply_by(products, count, prepare, integers ? 1 : tile_rows(any.rows), larger(SIDE, smaller(MOST_OUTPUTS, fit)), threads,
-              schedule, outputs);
+              schedule, [&](int64_t, const Product& product, int64_t first, int64_t last) { outputs(product, first, last); });
 }
 
 }  // namespace native

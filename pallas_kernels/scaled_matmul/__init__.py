@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -16,6 +18,13 @@ OP = Op(
     },
     preferred={"cpu": ("native", "cpu"), "tpu": ("tpu", "tpu_float8", "spread")},
     portable="xla",
+)
+
+EACH = Op(
+    "scaled_matmul_each",
+    backends={name: f"{__name__}.{name}" for name in ("apart", "together")},
+    preferred={"cpu": ("together",)},
+    portable="apart",
 )
 
 WEIGHTS = tuple(map(jnp.dtype, (jnp.uint8, jnp.int8, jnp.float8_e4m3fn, jnp.float8_e5m2)))
@@ -67,12 +76,7 @@ def scaled_matmul(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
-    check_rank(weight=(weight, "O I"), scales=(scales, "Q O"))
-    check_equal("I (inputs)", x=x.shape[-1], weight=weight.shape[1])
-    check_equal("O (outputs)", weight=weight.shape[0] * numbers_to_a_byte(weight), scales=scales.shape[1])
-    check_groups(weight, scales, zeros, group=group, inputs=weight.shape[1], pairs=pairs)
-    if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
-        raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
+    _check(x, weight, scales, zeros, group=group, pairs=pairs)
     result: jax.Array = OP.run(
         backend,
         platform,
@@ -87,6 +91,57 @@ def scaled_matmul(
         precision=precision,
     )
     return result
+
+
+def scaled_matmul_each(
+    x: jax.Array,
+    weights: Sequence[jax.Array],
+    scales: Sequence[jax.Array],
+    zeros: Sequence[jax.Array | None],
+    *,
+    group: int,
+    compute: DTypeLike,
+    pairs: str = "int4",
+    round_rows: bool = False,
+    precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
+    backend: str = AUTO,
+    platform: str | None = None,
+) -> tuple[jax.Array, ...]:
+    """What `scaled_matmul` gives with each of the weights, its scales and zeros, to the last bit: `[N, ..., O_n]` each.
+
+    Raises:
+        ValueError: as `scaled_matmul`, or there are not as many scales and zeros, each an array or None, as weights.
+        KernelUnsupported: the named backend cannot do this case.
+    """
+    check_equal("weights, scales and zeros", weights=len(weights), scales=len(scales), zeros=len(zeros))
+    for weight, of_groups, subtracted in zip(weights, scales, zeros, strict=True):
+        _check(x, weight, of_groups, subtracted, group=group, pairs=pairs)
+    results: tuple[jax.Array, ...] = EACH.run(
+        backend,
+        platform,
+        x,
+        tuple(weights),
+        tuple(scales),
+        tuple(zeros),
+        group=group,
+        compute=compute,
+        pairs=pairs,
+        round_rows=round_rows,
+        precision=precision,
+        platform=platform,
+    )
+    return results
+
+
+def _check(
+    x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, *, group: int, pairs: str
+) -> None:
+    check_rank(weight=(weight, "O I"), scales=(scales, "Q O"))
+    check_equal("I (inputs)", x=x.shape[-1], weight=weight.shape[1])
+    check_equal("O (outputs)", weight=weight.shape[0] * numbers_to_a_byte(weight), scales=scales.shape[1])
+    check_groups(weight, scales, zeros, group=group, inputs=weight.shape[1], pairs=pairs)
+    if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
 
 
 def numbers_to_a_byte(weight: jax.Array) -> int:

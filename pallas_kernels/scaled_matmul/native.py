@@ -9,6 +9,7 @@ outputs at a time are made bfloat16, and bits are those of `matmul`'s backend of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -46,23 +47,43 @@ def scaled_matmul(
     precision: jax.lax.Precision,
 ) -> jax.Array:
     """See the op's contract. `precision` changes nothing: products are never rounded."""
-    (count, outputs), inputs = scales.shape, weight.shape[1]
+    return products(x, (weight,), (scales,), (zeros,), group=group, compute=compute, pairs=pairs)[0]
+
+
+def products(
+    x: jax.Array,
+    weights: Sequence[jax.Array],
+    scales: Sequence[jax.Array],
+    zeros: Sequence[jax.Array | None],
+    *,
+    group: int,
+    compute: DTypeLike,
+    pairs: str,
+) -> tuple[jax.Array, ...]:
+    """`x` times each of the weights, which are of one type, all with zeros or all without, in one call."""
+    inputs, of_weights = x.shape[-1], weights[0].dtype
     rows = x.reshape(-1, inputs).astype(compute)
-    kept = scales.dtype if scales.dtype == jnp.bfloat16 else jnp.float32
-    nothing = jnp.zeros(0, kept)
-    factors = scales.astype(kept)
-    if count == 1:  # scales are factors of the results
-        factors = nothing if zeros is None else jnp.ones_like(factors)
-    subtracted = nothing if zeros is None else zeros.astype(kept)
+    factors, subtracted = zip(*map(_as_kept, scales, zeros), strict=True)
     results = (
-        jax.ShapeDtypeStruct((len(rows), outputs), jnp.float32),
-        jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, weight.dtype, group),), jnp.uint8),
+        *(jax.ShapeDtypeStruct((len(rows), of_outputs.shape[1]), jnp.float32) for of_outputs in scales),
+        jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, of_weights, group),), jnp.uint8),
     )
     call: Any = jax.ffi.ffi_call(native.call_name(native.SCALED_PRODUCT) or "", results)
-    products: jax.Array = call(rows, weight, factors, subtracted, group=group, float4=pairs != "int4")[0]
-    if count == 1:
-        products *= scales[0].astype(jnp.float32)
-    return products.reshape(*x.shape[:-1], outputs)
+    *sums, _ = call(rows, *weights, *factors, *subtracted, group=group, float4=pairs != "int4")
+    found = [
+        each * of_outputs[0].astype(jnp.float32) if len(of_outputs) == 1 else each
+        for each, of_outputs in zip(sums, scales, strict=True)
+    ]
+    return tuple(each.reshape(*x.shape[:-1], -1) for each in found)
+
+
+def _as_kept(scales: jax.Array, zeros: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """What the call takes: of one type, none where there are none, or where scales are factors of the results."""
+    kept = scales.dtype if scales.dtype == jnp.bfloat16 else jnp.float32
+    nothing = jnp.zeros(0, kept)
+    if zeros is None:
+        return (nothing if len(scales) == 1 else scales.astype(kept)), nothing
+    return (jnp.ones_like(scales, kept) if len(scales) == 1 else scales.astype(kept)), zeros.astype(kept)
 
 
 def scratch_bytes(rows: int, inputs: int, weight: Any, group: int) -> int:

@@ -89,7 +89,7 @@ static int check_scaled(Number number, int64_t rows, int64_t inputs, int64_t out
   std::vector<uint8_t> scratch(scaled_bytes(rows, inputs, scaled));
   const Product product{Kind::bfloat16, rows, inputs, outputs, x.data(), weight.data(), nullptr, out.data(), scratch.data()};
   std::vector<std::thread> pool;
-  multiply_scaled(product, scaled, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  multiply_scaled(&product, &scaled, 1, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
   for (auto& thread : pool) thread.join();
   int wrong = 0;
   for (int64_t r = 0; r < rows; ++r) {

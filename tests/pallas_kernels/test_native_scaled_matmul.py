@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxengine.startup.native import register_native
-from pallas_kernels import KernelUnsupported, scaled_matmul
+from pallas_kernels import KernelUnsupported, scaled_matmul, scaled_matmul_each
 from pallas_kernels.native import SCALED_PRODUCT, calling, registered_name
 from pallas_kernels.scaled_matmul.dense import numbers
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
@@ -125,6 +125,30 @@ def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
     chosen = np.asarray(data.draw(st.permutations(range(70)))[:count])
     whole = product(native, case, "native", x, *rest)
     np.testing.assert_array_equal(product(native, case, "native", x[chosen], *rest), whole[chosen])
+
+
+@pytest.mark.parametrize("case", [LONG_FLOAT4, *CASES[-4:]], ids=str)
+def test_matrices_of_one_input_give_together_what_each_gives(native: str, case: ScaledCase) -> None:
+    """Of several sizes, of which one fills no tile."""
+    x, weight, *of_groups = case.arguments()
+    bytes_each = len(weight) / case.outputs
+    cut = [slice(0, 2), slice(2, 150), slice(40, 104)]
+    each = [
+        (weight[int(part.start * bytes_each) : int(part.stop * bytes_each)], *(array[:, part] for array in of_groups))
+        for part in cut
+    ]
+    matrices, scales, *zeros = zip(*each, strict=True)
+
+    def multiply(x: jax.Array) -> tuple[jax.Array, ...]:
+        subtracted = zeros[0] if zeros else [None for _ in cut]
+        return scaled_matmul_each(x, matrices, scales, subtracted, **case.options(), platform="cpu")
+
+    with calling(native):
+        assert str(jax.make_jaxpr(multiply)(x)).count("ffi_call[") == 1
+        together = jax.jit(multiply)(x)
+    whole = product(native, case, "native", x, weight, *of_groups)
+    for found, part in zip(together, cut, strict=True):
+        np.testing.assert_array_equal(found, whole[:, part])
 
 
 @pytest.mark.slow

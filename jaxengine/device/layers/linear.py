@@ -17,7 +17,7 @@ from jaxengine.device.layers.schemes import WEIGHT, Scheme
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.packed import PACKED, is_packed
 from jaxengine.device.layers.step import Step
-from pallas_kernels import AdaptedMatrix, adapted_gate, matmul, matmul_each, packed_matmul
+from pallas_kernels import AdaptedMatrix, adapted_gate, matmul, packed_matmul
 from pallas_kernels.packed_matmul import ACTIVATIONS as PACKED_ACTIVATIONS
 
 
@@ -131,22 +131,22 @@ def project(x: jax.Array, step: Step | None, *linears: Linear) -> tuple[jax.Arra
     context = linears[0].context
     if all(linear.packed for linear in linears):
         return _packed_products(x, step, linears)
-    factors = [found for linear in linears if (found := linear.scheme.factor(linear.arrays())) is not None]
-    if context.layout.mesh is not None or len(factors) < len(linears):
-        return tuple(linear(x, step) for linear in linears)
+    scheme, matrices = linears[0].scheme, [linear.arrays() for linear in linears]
     slots = [_through(linear, step) for linear in linears]
     beside = [None if own is None else own.beside for own in slots]
-    taken = [matrix for matrix in beside if matrix is not None and matrix.dtype == factors[0][0].dtype]
+    taken = [matrix for matrix in beside if matrix is not None and matrix.dtype == matrices[0][WEIGHT].dtype]
     taken = taken if len(taken) == len(linears) else []
-    products = matmul_each(
-        x,
-        [weight for weight, _ in factors] + taken,
-        scales=[scales for _, scales in factors] + [None for _ in taken],
-        used=_used(x, step),
-        precision=context.precision,
-        dtype=context.activation_dtype if all(linear.bias is None for linear in linears) else jnp.float32,
-        platform=context.platform,
-    )
+    products = None
+    if context.layout.mesh is None and all(linear.scheme == scheme for linear in linears):
+        products = scheme.multiply_each(
+            x,
+            [*matrices, *({WEIGHT: matrix} for matrix in taken)],
+            context,
+            dtype=context.activation_dtype if all(linear.bias is None for linear in linears) else jnp.float32,
+            used=_used(x, step),
+        )
+    if products is None:
+        return tuple(linear(x, step) for linear in linears)
     lows = products[len(linears) :] or (None,) * len(linears)
     return tuple(
         linear.finished(linear.adapted(product, x, step, low=low))

@@ -8,7 +8,7 @@ an option says otherwise or a checkpoint has its head so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from jaxengine.device.weights.rules import Rule
@@ -56,8 +56,19 @@ class Scheme(Protocol):
         """
         ...
 
-    def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None] | None:
-        """The weight and the scales that `multiply` gives to `pallas_kernels.matmul`; None: it does otherwise."""
+    def multiply_each(
+        self,
+        x: jax.Array,
+        matrices: Sequence[Mapping[str, jax.Array]],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+        used: jax.Array | None = None,
+    ) -> tuple[jax.Array, ...] | None:
+        """What `multiply` gives with the parameters of each of several matrices, to the last bit, on one device.
+
+        None: they cannot be multiplied together.
+        """
         ...
 
     def group_parameters(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from jaxengine.device.layers.schemes import WEIGHT
 from jaxengine.device.weights.rules import Rule, transpose
-from pallas_kernels import grouped_matmul, matmul
+from pallas_kernels import grouped_matmul, matmul, matmul_each
 
 if TYPE_CHECKING:
     from jaxengine.device.layers.context import ModelContext
@@ -43,8 +43,24 @@ class Dense:
             x, parameters[WEIGHT], used=used, precision=context.precision, dtype=dtype, platform=context.platform
         )
 
-    def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None] | None:
-        return parameters[WEIGHT], None
+    def multiply_each(
+        self,
+        x: jax.Array,
+        matrices: Sequence[Mapping[str, jax.Array]],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+        used: jax.Array | None = None,
+    ) -> tuple[jax.Array, ...] | None:
+        return matmul_each(
+            x,
+            [matrix[WEIGHT] for matrix in matrices],
+            scales=[None for _ in matrices],
+            used=used,
+            precision=context.precision,
+            dtype=dtype,
+            platform=context.platform,
+        )
 
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext

@@ -16,7 +16,7 @@ included.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from jaxengine.device.layers.schemes import WEIGHT, part_of
 from jaxengine.device.layers.schemes.rounding import Rounded, RowScales, row_scales
 from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.rules import Array, KvHeads, Rule, Turned
-from pallas_kernels import grouped_matmul, matmul
+from pallas_kernels import grouped_matmul, matmul, matmul_each
 from pallas_kernels.matmul.parts import Parts
 
 if TYPE_CHECKING:
@@ -85,8 +85,23 @@ class Int8:
         product: jax.Array = on_devices(x, weight, scales)
         return product
 
-    def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None]:
-        return parameters[WEIGHT], parameters[SCALE]
+    def multiply_each(
+        self,
+        x: jax.Array,
+        matrices: Sequence[Mapping[str, jax.Array]],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+        used: jax.Array | None = None,
+    ) -> tuple[jax.Array, ...]:
+        return matmul_each(
+            x,
+            [matrix[WEIGHT] for matrix in matrices],
+            scales=[matrix[SCALE] for matrix in matrices],
+            used=used,
+            dtype=dtype,
+            platform=context.platform,
+        )
 
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext

@@ -6,7 +6,7 @@ Whole texts are multiplied, so that products are bound by arithmetic, and to pac
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -54,8 +54,18 @@ class Packed(Dense):
         (y,) = packed_matmul(flat, [weight], [None], used=used, platform=context.platform)
         return y.reshape(*x.shape[:-1], -1).astype(dtype)
 
-    def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None] | None:
-        return None if is_packed(parameters[WEIGHT]) else super().factor(parameters)
+    def multiply_each(
+        self,
+        x: jax.Array,
+        matrices: Sequence[Mapping[str, jax.Array]],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+        used: jax.Array | None = None,
+    ) -> tuple[jax.Array, ...] | None:
+        if any(is_packed(matrix[WEIGHT]) for matrix in matrices):
+            return None
+        return super().multiply_each(x, matrices, context, dtype=dtype, used=used)
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
         return super().rules(rule) if rule.stacked else (replace(rule, transform=partial(_packed, rule)),)

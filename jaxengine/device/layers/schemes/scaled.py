@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jaxengine.device.layers.schemes.rounding import GroupScales, Paired, Rounde
 from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.rules import Array, KvHeads, Made, Rule, Transform, Turned
 from jaxengine.errors import ConfigError
-from pallas_kernels import grouped_scaled_matmul, scaled_matmul
+from pallas_kernels import grouped_scaled_matmul, scaled_matmul, scaled_matmul_each
 from pallas_kernels.scaled_matmul import PAIRS
 
 if TYPE_CHECKING:
@@ -83,11 +83,7 @@ class Scaled(Numbers):
                 scales,
                 zeros,
                 group=min(group, x.shape[-1]),
-                compute=context.dtype,
-                **self._pairs,
-                round_rows=self.round_rows,
-                precision=context.precision,
-                platform=context.platform,
+                **self._options(context),
             )
             return jax.lax.psum(own, across) if across else own
 
@@ -104,8 +100,26 @@ class Scaled(Numbers):
         found: jax.Array = on_devices(x, parameters[WEIGHT], *of_groups)
         return _times(found, parameters).astype(dtype)
 
-    def factor(self, parameters: Mapping[str, jax.Array]) -> None:
-        return None
+    def multiply_each(
+        self,
+        x: jax.Array,
+        matrices: Sequence[Mapping[str, jax.Array]],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+        used: jax.Array | None = None,
+    ) -> tuple[jax.Array, ...] | None:
+        if self.ordered:  # each has an order of its own
+            return None
+        products = scaled_matmul_each(
+            x,
+            [matrix[WEIGHT] for matrix in matrices],
+            [matrix[SCALE] for matrix in matrices],
+            [matrix.get(ZERO) for matrix in matrices],
+            group=self._group(x.shape[-1]),
+            **self._options(context),
+        )
+        return tuple(_times(product, matrix).astype(dtype) for product, matrix in zip(products, matrices, strict=True))
 
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
@@ -240,6 +254,16 @@ class Scaled(Numbers):
     def paired(self) -> bool:
         """Whether two numbers are one byte."""
         return self.dtype in PAIRS
+
+    def _options(self, context: ModelContext) -> dict[str, Any]:
+        """Of a product."""
+        return {
+            "compute": context.dtype,
+            **self._pairs,
+            "round_rows": self.round_rows,
+            "precision": context.precision,
+            "platform": context.platform,
+        }
 
     @property
     def _pairs(self) -> dict[str, str]:
