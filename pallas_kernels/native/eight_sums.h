@@ -87,9 +87,9 @@ INLINE Eight lanes_added(const Integers (&sums)[8]) {
   return (Eight)_mm256_permute2x128_si256(first, second, 0x20) + (Eight)_mm256_permute2x128_si256(first, second, 0x31);
 }
 
-// Of `inputs` inputs; of 4 bits with the offset.
+// Of the inputs [first, last); of 4 bits with the offset.
 template <Number NUMBER, int R>
-INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t inputs) {
+INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t first, int64_t last) {
   constexpr int LINES = EightOf<NUMBER, R>::LINES, OUTPUTS = EightOf<NUMBER, R>::OUTPUTS;
   Integers sums[8] = {};
   const auto step = [&](const uint8_t* const* from, int64_t at, int64_t done) __attribute__((always_inline)) {
@@ -112,16 +112,16 @@ INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t inputs) {
       }
     }
   };
-  int64_t done = 0;
-  for (; done + SHORTS <= inputs; done += SHORTS) {
+  int64_t done = first;
+  for (; done + SHORTS <= last; done += SHORTS) {
     UNROLLED for (int byte = 0; byte < LINES * SHORTS; byte += LINE) __builtin_prefetch(of.following + LINES * done + byte, 0, 2);
     step(of.lines, done, done);
   }
-  if (done < inputs) {  // what is behind a line may belong to nobody
+  if (done < last) {  // what is behind a line may belong to nobody
     uint8_t rest[LINES][SHORTS] = {};
     const uint8_t* from[LINES];
     for (int line = 0; line < LINES; ++line) {
-      from[line] = static_cast<uint8_t*>(memcpy(rest[line], of.lines[line] + done, inputs - done));
+      from[line] = static_cast<uint8_t*>(memcpy(rest[line], of.lines[line] + done, last - done));
     }
     step(from, 0, done);
   }
@@ -134,7 +134,7 @@ INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t inputs) {
 }
 #else
 template <Number NUMBER, int R>
-INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t inputs) {
+INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t first, int64_t last) {
   static const int8_t twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   constexpr int EACH = EightOf<NUMBER, R>::EACH, OUTPUTS = EightOf<NUMBER, R>::OUTPUTS;
   Eight sums = {};
@@ -142,7 +142,7 @@ INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t inputs) {
     const uint8_t* line = of.lines[i % OUTPUTS / EACH];
     const int16_t* row = of.x + i / OUTPUTS * of.x_stride;
     int32_t sum = 0;
-    for (int64_t input = 0; input < inputs; ++input) {
+    for (int64_t input = first; input < last; ++input) {
       int32_t number = static_cast<int8_t>(line[input]);
       if constexpr (is_paired(NUMBER)) {
         number = i % 2 ? line[input] >> 4 : line[input] & 15;

@@ -74,19 +74,19 @@ NOT_INLINE void tile_of_fixed(const Product& product, const Scaled& scaled, cons
   const uint8_t* matrix = static_cast<const uint8_t*>(product.weight) + output / Of::EACH * product.inputs;
   // The first rows read the matrix from memory, which delivers in order: they ask for what is behind in the order in which it lies.
   const uint8_t* following = matrix + (row == 0 ? larger(Of::LINES * product.inputs, BEHIND) : 0);
+  Of of;
+  UNROLLED for (int64_t line = 0; line < Of::LINES; ++line) {
+    of.lines[line] = matrix + smaller(line, (count - 1) / Of::EACH) * product.inputs;
+  }
+  of.x_stride = rows.stride, of.following = following;
   EightFloats total = {};
   blocks.for_each([&](int64_t block, int64_t group, int64_t start, int64_t inputs) __attribute__((always_inline)) {
-    Of of;
-    UNROLLED for (int64_t line = 0; line < Of::LINES; ++line) {
-      of.lines[line] = matrix + smaller(line, (count - 1) / Of::EACH) * product.inputs + start;
-    }
-    of.x = rows.values + row * rows.stride + block * blocks.place, of.x_stride = rows.stride;
-    of.following = following + Of::LINES * start;
+    of.x = rows.values + row * rows.stride + block * blocks.place - start;
     const int64_t place = group * product.outputs + output, of_row = block * rows.together + row;
     EightFloats zeros = {}, scales = EightFloats{} + 1.0f;
     if (scaled.zeros != nullptr) zeros = of_outputs<Of::OUTPUTS>(scaled.zeros, scaled.wide, place, count);
     if (scaled.groups != 0) scales = of_outputs<Of::OUTPUTS>(scaled.scales, scaled.wide, place, count);
-    total = with_block<NUMBER>(total, eight_sums(of, inputs), of_rows<R>(rows.sums + of_row),
+    total = with_block<NUMBER>(total, eight_sums(of, start, start + inputs), of_rows<R>(rows.sums + of_row),
                                (EightFloats)of_rows<R>(rows.scales + of_row), scaled.zeros != nullptr, zeros, scales);
   });
   float results[8];
