@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ Bounds = tuple[tuple[int, int], ...]
 """Where a part of an array begins and ends, by axis."""
 ALIGNMENT = 64
 """Bytes. The CPU backend adopts a host buffer aligned to this instead of copying it."""
+LEAST, SHARED = 1 << 16, 1 << 25
+"""Bytes of the smallest block that lies together with others (`Together`), and of all in one array."""
 
 
 def place(tensor: Array | Made, target: jax.ShapeDtypeStruct) -> jax.Array:
@@ -98,6 +101,29 @@ def copy_part(tensor: Array | Made, part: tuple[slice, ...], out: Array) -> None
 def empty_block(shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """A contiguous, aligned array of any numbers."""
     size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + ALIGNMENT, np.uint8)
+    raw = _TOGETHER.take(size) if LEAST <= size < SHARED // 8 else np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)
+
+
+class Together:
+    """Blocks that are too small for large pages of memory, cut from arrays that are not.
+
+    A processor that multiplies with a matrix reads it a tenth to a quarter faster from pages of 2 MiB than from those of
+    4 KiB; NumPy asks the system for them for arrays of 4 MiB and more. An array stays while any of its blocks does.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._rest = threading.Lock(), np.empty(0, np.uint8)
+
+    def take(self, size: int) -> Array:
+        """`size` bytes and as many more as `ALIGNMENT`."""
+        size += ALIGNMENT
+        with self._lock:
+            if len(self._rest) < size:
+                self._rest = np.empty(SHARED, np.uint8)
+            taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken
+
+
+_TOGETHER = Together()

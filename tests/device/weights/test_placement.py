@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import ClassVar
 
 import jax
@@ -74,6 +75,16 @@ def test_a_block_is_aligned_so_that_the_cpu_adopts_it() -> None:
         block[:] = numbers(size)
         assert block.ctypes.data % ALIGNMENT == 0
         assert jax.device_put(block, jax.devices()[0]).unsafe_buffer_pointer() == block.ctypes.data
+
+
+def test_small_blocks_lie_together() -> None:
+    """In arrays for which there are large pages of memory; each has its own part."""
+    blocks = [empty_block((1000, 1001), np.dtype(np.float32)) for _ in range(20)]
+    for number, block in enumerate(blocks):
+        block[:] = number
+    assert all((block == number).all() for number, block in enumerate(blocks))
+    starts = sorted(block.ctypes.data for block in blocks)
+    assert sum(after - before < 1001 * 4008 for before, after in itertools.pairwise(starts)) >= 16
 
 
 def test_each_shard_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
