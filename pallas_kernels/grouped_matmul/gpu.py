@@ -29,6 +29,7 @@ from jax.experimental.pallas import triton as plgpu
 from jax.typing import DTypeLike
 
 from pallas_kernels.gpu.device import AMPERE, gpu_refused, interpreted
+from pallas_kernels.grouped_matmul.groups import most_blocks, row_blocks
 from pallas_kernels.matmul.rows import quantise_rows
 
 MOST_VALUES = 2**31
@@ -106,9 +107,8 @@ def multiply(
     """`x [N, I]` in the weights' own type, with `row_scales [N]` and `scales [G, O]` of int8 -> `[M, O]`."""
     count = (x if rows is None else rows).shape[0]
     groups, _, outputs = weights.shape
-    filled = min(groups, count)  # most blocks are needed where as many groups as can be have rows
-    blocks = filled + (count - filled) // tiles.rows
-    operands = [*_blocks(sizes, blocks, tiles.rows), x, weights]
+    blocks = most_blocks(count, groups, tiles.rows)
+    operands = [*row_blocks(sizes, blocks, tiles.rows), x, weights]
     operands += [array for array in (rows, row_scales, scales) if array is not None]
     body = functools.partial(_kernel, tiles=tiles, gathers=rows is not None, scaled=scales is not None)
     result: jax.Array = pl.pallas_call(
@@ -123,16 +123,6 @@ def multiply(
         name="grouped_matmul",
     )(*operands)
     return result
-
-
-def _blocks(sizes: jax.Array, most: int, block_rows: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The group, the first row and the number of rows of each block, int32 `[most]`; those that are not needed have no rows."""
-    ends, needed = jnp.cumsum(sizes), -(-sizes // block_rows)
-    after = jnp.cumsum(needed)
-    block = jnp.arange(most, dtype=jnp.int32)
-    group = jnp.minimum((after <= block[:, None]).sum(axis=1, dtype=jnp.int32), sizes.size - 1)
-    first = (ends - sizes)[group] + (block - (after - needed)[group]) * block_rows
-    return group, first, jnp.where(block < after[-1], jnp.minimum(ends[group] - first, block_rows), 0)
 
 
 class _Program(NamedTuple):

@@ -14,9 +14,10 @@ from pallas_kernels.dispatch import AUTO, Op
 OP = Op(
     "scaled_matmul",
     backends={
-        name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "native", "spread", "tpu", "tpu_float8")
+        name: f"{__name__}.{name}"
+        for name in ("reference", "xla", "gpu", "cpu", "native", "spread", "tpu", "tpu_float8")
     },
-    preferred={"cpu": ("native", "cpu"), "tpu": ("tpu", "tpu_float8", "spread")},
+    preferred={"gpu": ("gpu",), "cpu": ("native", "cpu"), "tpu": ("tpu", "tpu_float8", "spread")},
     portable="xla",
 )
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pallas_kernels import grouped_matmul, latent_attention, write_latents
+from pallas_kernels import grouped_matmul, grouped_scaled_matmul, latent_attention, scaled_matmul, write_latents
 from pallas_kernels.check import MODELS, Heads, checks, main, pool_moves
 from pallas_kernels.gpu import targets as gpu_targets
 from xla_cache.chips import CHIPS, GpuChip
@@ -133,3 +133,42 @@ def test_products_by_groups_compile(target: str, rows: int, dtype: Any) -> None:
     with jax.set_mesh(mesh):
         traced = jax.jit(lambda x, w, sizes, scales: multiply(x, w, sizes, scales=scales)).trace(*structs, scales)
         assert TRITON in traced.lower(lowering_platforms=("cuda",)).compile().as_text()
+
+
+@pytest.mark.gpu_compile
+@pytest.mark.skipif(gpu_targets.missing() is not None, reason=f"needs {gpu_targets.missing()}")
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+@pytest.mark.parametrize(
+    ("dtype", "pairs", "group"),
+    [
+        (jnp.uint8, "int4", 128),
+        (jnp.uint8, "float4_e2m1fn", 32),
+        (jnp.int8, "int4", 16),
+        (jnp.float8_e4m3fn, "int4", 4096),
+        (jnp.float8_e5m2, "int4", 128),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("target", ["a100", "h200"])
+@pytest.mark.parametrize("rows", [1, 256])
+def test_scaled_products_compile(target: str, rows: int, dtype: Any, pairs: str, group: int) -> None:
+    """A matrix of Llama-3.1-8B and the experts of Qwen3-30B-A3B; without zeros, and with them beside integers."""
+    mesh = Mesh(np.asarray(gpu_targets.devices(target, 1)), ("tensor",))
+    whole, halved, by = NamedSharding(mesh, PartitionSpec()), 2 if dtype == jnp.uint8 else 1, min(group, 2048)
+
+    def struct(*shape: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
+
+    options = {"compute": jnp.bfloat16, "pairs": pairs, "backend": "gpu"}
+    scales, of_experts = struct(-(-4096 // group), 6144), struct(128, 2048 // by, 768)
+    zeros = [None, scales] if pairs == "int4" and dtype != jnp.float8_e5m2 else [None]
+    dense = [struct(rows, 4096), struct(6144 // halved, 4096, dtype=dtype), scales]
+    experts = [struct(rows, 2048), struct(128, 2048 // halved, 768, dtype=dtype), struct(128, dtype=jnp.int32)]
+    with jax.set_mesh(mesh):
+        for zero in zeros:
+            multiply = functools.partial(scaled_matmul, group=group, **options)
+            traced = jax.jit(multiply).trace(*dense, zero)
+            assert TRITON in traced.lower(lowering_platforms=("cuda",)).compile().as_text()
+            multiply = functools.partial(grouped_scaled_matmul, group=by, **options)
+            traced = jax.jit(multiply).trace(*experts, of_experts, None if zero is None else of_experts)
+            assert TRITON in traced.lower(lowering_platforms=("cuda",)).compile().as_text()

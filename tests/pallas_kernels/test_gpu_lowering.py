@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from typing import Any
 
 import jax
@@ -15,10 +16,13 @@ from pallas_kernels import (
     KernelUnsupported,
     gated_delta,
     grouped_matmul,
+    grouped_scaled_matmul,
     latent_attention,
     paged_attention,
+    scaled_matmul,
     selective_scan,
 )
+from pallas_kernels.dispatch import Op
 from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.testing import RECURRENCE_CASES, RecurrenceCase
 
@@ -164,3 +168,26 @@ def test_matrices_that_the_kernel_cannot_count_are_refused() -> None:
     with pytest.raises(KernelUnsupported, match=f"matrices of {2**31} values; the kernel counts to {2**31}"):
         grouped(huge, rows=8, dtype=jnp.bfloat16)
     assert TRITON not in grouped(huge, rows=8, dtype=jnp.bfloat16, backend="auto")
+
+
+@pytest.mark.parametrize("op", [scaled_matmul, grouped_scaled_matmul], ids=lambda op: op.__name__)
+def test_scaled_products_lower_to_one_kernel_where_it_is_for_them(op: Any) -> None:
+    device = AbstractDevice(device_kind="NVIDIA H100 80GB HBM3", num_cores=None, platform="gpu")
+    grouped = op is grouped_scaled_matmul
+
+    def given(rows: int, group: int) -> list[Any]:
+        kept = [jax.ShapeDtypeStruct((8, 96, 99) if grouped else (99, 96), jnp.float8_e4m3fn)]
+        scales = jax.ShapeDtypeStruct((*((8,) if grouped else ()), 96 // group, 99), jnp.bfloat16)
+        sizes = [jax.ShapeDtypeStruct((8,), jnp.int32)] if grouped else []
+        return [jax.ShapeDtypeStruct((rows, 96), jnp.bfloat16), *kept, *sizes, scales]
+
+    def choice(*, rows: int = 3, group: int = 32, compute: Any = jnp.bfloat16) -> str:
+        own: Op = sys.modules[op.__module__].OP
+        return own.choose("gpu", *given(rows, group), None, group=group, compute=compute, pairs="int4")
+
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("tensor",), axis_types=AUTO, abstract_device=device)):
+        multiply = functools.partial(op, group=32, compute=jnp.bfloat16, platform="gpu")
+        text = jax.jit(multiply).trace(*given(3, 32)).lower(lowering_platforms=("cuda",)).as_text()
+        assert choice(compute=jnp.float32) == choice(group=24) == "xla"
+        assert choice(rows=300) == ("gpu" if grouped else "xla")
+    assert text.count(TRITON) == 1

@@ -18,13 +18,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pallas_kernels import grouped_scaled_matmul, scaled_matmul
 from pallas_kernels.check import devices
 from pallas_kernels.dispatch import KernelUnsupported
+from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.grouped_scaled_matmul import OP as GROUPED
 from pallas_kernels.grouped_scaled_matmul import tpu_float4
 from pallas_kernels.scaled_matmul import OP, tpu_float8, tpu_numbers
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
 from pallas_kernels.tpu.chip import Chip
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import rare_but
+from tests.quick import QUICK, rare_but
 from tests.targets.tpu import available
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -32,7 +33,7 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 def backends(op):
     """Those that run here as they are; `native` has a file of its own."""
-    return [name for name in op.backends if name not in ("reference", "tpu", "tpu_float8", "native")]
+    return [name for name in op.backends if name not in ("reference", "gpu", "tpu", "tpu_float8", "native")]
 
 
 def tolerance(case: ScaledCase) -> dict[str, float]:
@@ -90,6 +91,70 @@ def test_the_tpu_kernels_multiply_alike(case: ScaledCase, op: Any) -> None:
     real = slice(sum(case.sizes) if grouped else None)
     expected = np.asarray(multiply(*given, backend="reference"))[real]
     np.testing.assert_allclose(found[real], expected, rtol=0.01, atol=0.01 * np.abs(expected).max())
+
+
+def gpu_refuses(case: ScaledCase, grouped: bool) -> str | None:
+    """What of a case is said to be refused by the GPU's kernels."""
+    if grouped:
+        few = case.weight in ("int4", "float4_e2m1fn") and case.group == 16 and case.inputs > 16
+        return "multiplies 32 of a group at once" if few else None
+    return "beside more than 256 a dense matrix is faster" if case.name == "many rows" else None
+
+
+def compare_on_a_gpu(case: ScaledCase, op: Any) -> None:
+    """Compiled for the GPU that there is, or interpreted. Nothing but sums is rounded."""
+    grouped = op is grouped_scaled_matmul
+    given = case.grouped_arguments() if grouped else case.arguments()
+    multiply = functools.partial(op, **case.options())
+    refused = gpu_refuses(case, grouped)
+    if refused is not None:
+        with pytest.raises(KernelUnsupported, match=refused):
+            multiply(*given, backend="gpu")
+        return
+    options = QUICK if jax.default_backend() == "cpu" else None
+    found = np.asarray(jax.jit(functools.partial(multiply, backend="gpu"), compiler_options=options)(*given))
+    real = slice(sum(case.sizes) if grouped else None)
+    expected = np.asarray(multiply(*given, backend="reference"))[real]
+    np.testing.assert_allclose(found[real], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+GPU_CASES = (
+    *KERNEL_CASES,
+    *(
+        dataclasses.replace(case, compute="bfloat16", name=f"{case.name}, groups of 32", group=32)
+        for case in SCALED_CASES[1:3]
+    ),
+    dataclasses.replace(KERNEL_CASES[0], name="shares of the inputs", inputs=1300, group=128, outputs=40),
+)
+OFTEN_ON_GPUS = {
+    scaled_matmul: {"int4, one group, zeros", "float4"},
+    grouped_scaled_matmul: {"float8, one group", "float4"},
+}
+
+
+@pytest.mark.parametrize(
+    "product",
+    rare_but(
+        [(op, case) for op in OFTEN_ON_GPUS for case in GPU_CASES],
+        [(op, case) for op, names in OFTEN_ON_GPUS.items() for case in GPU_CASES if case.name in names],
+    ),
+    ids=lambda product: f"{product[0].__name__}-{product[1]}",
+)
+def test_the_gpu_kernels_multiply_alike(product: tuple[Any, ScaledCase]) -> None:
+    op, case = product
+    with interpreted_gpu():
+        compare_on_a_gpu(case, op)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11
+@pytest.mark.parametrize("op", list(OFTEN_ON_GPUS), ids=lambda op: op.__name__)
+@pytest.mark.parametrize("case", GPU_CASES, ids=str)
+def test_a_gpu_multiplies_alike(case: ScaledCase, op: Any) -> None:
+    """`JAX_PLATFORMS=cuda,cpu python -m pytest -m gpu` on a machine that has one."""
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs a GPU, and JAX_PLATFORMS=cuda,cpu")
+    compare_on_a_gpu(case, op)
 
 
 @pytest.mark.parametrize("chip", ["v6e", "v5e"])
