@@ -29,6 +29,7 @@ from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
 from jaxengine.device.runtime.space import MediaSpace, ProgramSpace, SampleShape
+from jaxengine.device.runtime.target import platform_of
 from jaxengine.device.sampling import Variant
 from jaxengine.device.weights.adapter_packing import Packer, has_slots
 from jaxengine.device.weights.base_tensors import BaseTensors
@@ -39,6 +40,8 @@ from pallas_kernels import kv_storage_dtype
 from tests.device.models.place import place
 from xla_cache import ProgramCache, Store, device_fingerprint, environment, source_digests
 
+PLATFORM = platform_of(jax.devices())
+"""The one that tests run on; on a GPU (`JAX_PLATFORMS=cuda,cpu`) its kernels are what is compared."""
 MIXED, DECODE = Bucket(8, 4), Bucket(4, 1)
 EMBEDDING_PAGES, EMBEDDING_PAGE = 40, 4
 KEPT = MIXED.tokens
@@ -248,7 +251,7 @@ def _programs(
         config,
         dtype=dtype,
         layout=layout,
-        platform="cpu",
+        platform=PLATFORM,
         schemes=schemes,
         adapters=adapters,
         adapted=has_slots(model_class.WEIGHTS, targets),
@@ -263,11 +266,11 @@ def _programs(
         max_num_seqs=KEPT,
         page_size=page_size,
         num_pages=tuple(num_pages * len(pool.windows) for pool in pages.pools),
-        kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform="cpu")),
+        kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform=PLATFORM)),
         max_model_len=config.max_position_embeddings,
         max_logprobs=config.vocab_size,
         attention_backend=backend,
-        platform="cpu",
+        platform=PLATFORM,
         device_layout=layout,
         adapters=adapters,
         media=None
@@ -290,7 +293,7 @@ def _programs(
         *space.sample_names(SampleShape(KEPT, Variant.FULL)),
     )
     context = {
-        **environment("cpu"),
+        **environment(device_fingerprint(jax.devices()[:1])["target.platform"]),
         **device_fingerprint(jax.devices()[:devices]),
         **source_digests(traced(model_class), (*PACKAGES, "tests")),
         "model.config": hf_config,
