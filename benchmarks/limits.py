@@ -1,12 +1,13 @@
-"""Decode and prefill beside what the device can do: its copy bandwidth and matrix products, measured in the same run. JSON out.
+"""Decode and prefill beside what the device can do, measured in the same run: how fast it reads and multiplies. JSON out.
 
     python -m benchmarks.limits --config CONFIG_JSON --dtype bfloat16 --sequences 1 16 64 256
     python -m benchmarks.limits --config CONFIG_JSON --dtype bfloat16 --sequences 1 16 64 256 --engine transformers
 
 Decode: milliseconds a step, by how much longer so many requests take with more tokens of output. Its floor is reading the weights
-that a step touches and all keys and values, by the copy bandwidth. Prefill: milliseconds for prompts with one token of output
-each; its floor is the products of the layers and of attention, by the speed of a large product. A share is the floor over the
-measured time. Weights are random. The second command measures transformers on PyTorch in the same way (`generate`, its defaults).
+that a step touches and all keys and values, by the faster of a large copy, which reads and writes, and a large reduction.
+Prefill: milliseconds for prompts with one token of output each; its floor is the products of the layers and of attention, by the
+speed of a large product. A share is the floor over the measured time. Weights are random. The second command measures
+transformers on PyTorch in the same way (`generate`, its defaults).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def main() -> None:
         "prompt_len": options.prompt_len,
         "output_len": [options.output_len, 3 * options.output_len],
         "repeat": options.repeat,
-        "copy_gb_per_s": round(speed.memory_bandwidth / 1e9, 1),
+        "memory_gb_per_s": round(speed.memory_bandwidth / 1e9, 1),
         "matmul_tflop_per_s": round(speed.matrix_flops / 1e12, 2),
         "sequences": results,
     }
@@ -89,13 +90,13 @@ def main() -> None:
 
 
 def measured_speed(dtype: str) -> NominalSpeed:
-    """Bytes/s of a large copy, read and written, and operations/s of a large product."""
+    """Bytes/s of a large copy, read and written, or of reading alone where that is more, and operations/s of a large product."""
     source = jnp.ones(1 << 28 if jax.default_backend() != "cpu" else 1 << 26, jnp.float32)
     size = 8192 if jax.default_backend() != "cpu" else 2048
     left = jax.random.normal(jax.random.key(0), (size, size), jnp.dtype(dtype))
-    copying, multiplying = best(jax.jit(jnp.copy), source), best(jax.jit(jnp.matmul), left, left)
-    flops = 2 * size**3 / multiplying
-    return NominalSpeed(2 * source.nbytes / copying, flops, flops)
+    copying, reading = (best(jax.jit(function), source) for function in (jnp.copy, jnp.max))
+    flops = 2 * size**3 / best(jax.jit(jnp.matmul), left, left)
+    return NominalSpeed(max(2 * source.nbytes / copying, source.nbytes / reading), flops, flops)
 
 
 def best(function: Callable[..., jax.Array], *arrays: jax.Array) -> float:

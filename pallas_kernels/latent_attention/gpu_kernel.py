@@ -17,7 +17,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.gpu.attention.pages import operand, slots_of
+from pallas_kernels.gpu.attention.pages import operand, slots_of_block
 from pallas_kernels.gpu.attention.schedule import Shares
 from pallas_kernels.gpu.attention.softmax import LOG2_E, UNSEEN, State, absorb, give, product
 
@@ -94,7 +94,14 @@ def _attend(program: _Program, size: int, settings: Settings) -> None:
     def attend_block(block: jax.Array, state: State) -> State:
         position = block * settings.block_tokens + jnp.arange(settings.block_tokens, dtype=jnp.int32)
         readable = position < share.end
-        slot = slots_of(program.table, share.row, position, readable, settings.page_tokens)
+        slot = slots_of_block(
+            program.table,
+            share.row,
+            block,
+            readable,
+            tokens=settings.block_tokens,
+            page_tokens=settings.page_tokens,
+        )
         keys = [convert(part) for part in load(program.latents, (slot,), readable)]
         seen = readable[None, :] & (position[None, :] <= token[:, None])
         scores = functools.reduce(jnp.add, (product(*pair, axis=1) for pair in zip(queries, keys, strict=True)))

@@ -14,8 +14,8 @@ from pallas_kernels.matmul.parts import WHOLE, Parts
 
 OP = Op(
     "matmul",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "tpu", "cpu", "native")},
-    preferred={"cpu": ("native", "cpu"), "tpu": ("tpu",)},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "tpu", "cpu", "native", "gpu")},
+    preferred={"cpu": ("native", "cpu"), "tpu": ("tpu",), "gpu": ("gpu",)},
     portable="xla",
 )
 

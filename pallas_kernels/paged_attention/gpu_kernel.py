@@ -18,7 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.gpu.attention.pages import operand, slots_of
+from pallas_kernels.gpu.attention.pages import operand, slots_of_block
 from pallas_kernels.gpu.attention.schedule import Shares
 from pallas_kernels.gpu.attention.softmax import LOG2_E, UNSEEN, State, absorb, give, product
 
@@ -115,29 +115,50 @@ def _attend(program: _Program, size: int, settings: Settings) -> None:
         key_scale, value_scale = program.scales[0, program.kv_head], program.scales[1, program.kv_head]
     state = State(jnp.zeros((size, settings.width), jnp.float32), largest, total)
 
-    def attend_block(block: jax.Array, state: State) -> State:
+    def attend_block(block: jax.Array, state: State, *, whole: bool) -> State:
+        """Every query sees the `whole` block, or what the masks say."""
         position = block * settings.block_tokens + jnp.arange(settings.block_tokens, dtype=jnp.int32)
-        readable = (low <= position) & (position < share.end)
-        keys, values = _load_block(program, position, readable, lanes, settings)
-        seen = readable[None, :] & (position[None, :] <= token[:, None])
-        if settings.window is not None:
-            seen &= position[None, :] > token[:, None] - settings.window
+        readable = None if whole else (low <= position) & (position < share.end)
+        keys, values = _load_block(program, block, readable, lanes, settings)
         scores = _in_base_2(product(queries, keys, axis=1), key_scale, settings)
         if slope is not None:
             scores += slope[:, None] * (position[None, :] - token[:, None]).astype(jnp.float32)
-        return absorb(state, jnp.where(seen, scores, -jnp.inf), values, compute=settings.compute)
+        if readable is not None:
+            seen = readable[None, :] & (position[None, :] <= token[:, None])
+            if settings.window is not None:
+                seen &= position[None, :] > token[:, None] - settings.window
+            scores = jnp.where(seen, scores, -jnp.inf)
+        return absorb(state, scores, values, compute=settings.compute)
 
-    state = lax.fori_loop(share.begin, share.stop, attend_block, state)
+    # Masks cost as much as the softmax: only blocks at the edges of what queries see have them.
+    masked, unmasked = (functools.partial(attend_block, whole=whole) for whole in (False, True))
+    first_whole = share.begin
+    if settings.window is not None:
+        last_low = share.start + share.places - settings.window
+        first_whole = jnp.clip((last_low + settings.block_tokens - 1) // settings.block_tokens, share.begin, share.stop)
+        state = lax.fori_loop(share.begin, first_whole, masked, state)
+    last_whole = jnp.clip((share.start + 1) // settings.block_tokens, first_whole, share.stop)
+    state = lax.fori_loop(first_whole, last_whole, unmasked, state)
+    state = lax.fori_loop(last_whole, share.stop, masked, state)
     mixed = jnp.where(sees, state.mixed * value_scale, 0.0)
     give(state._replace(mixed=mixed), program.results, share.to + place, query_head, exists, lanes)
 
 
 def _load_block(
-    program: _Program, position: jax.Array, readable: jax.Array, lanes: jax.Array, settings: Settings
+    program: _Program, block: jax.Array, readable: jax.Array | None, lanes: jax.Array, settings: Settings
 ) -> tuple[jax.Array, jax.Array]:
-    """Keys and values `[t, width]` of a block's positions; zeros where they are not readable."""
-    slot = slots_of(program.table, program.share.row, position, readable, settings.page_tokens)
-    mask = readable[:, None] & (lanes < program.kv.shape[2])[None, :]
+    """Keys and values `[t, width]` of a block's positions; zeros where they are not readable (None: all of them are)."""
+    slot = slots_of_block(
+        program.table,
+        program.share.row,
+        block,
+        readable,
+        tokens=settings.block_tokens,
+        page_tokens=settings.page_tokens,
+    )
+    mask = jnp.broadcast_to((lanes < program.kv.shape[2])[None, :], (settings.block_tokens, settings.width))
+    if readable is not None:
+        mask &= readable[:, None]
     keys, values = (
         operand(
             plgpu.load(

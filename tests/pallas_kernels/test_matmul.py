@@ -22,7 +22,8 @@ from pallas_kernels.testing import PRODUCT_CASES, ProductCase
 from tests.pallas_kernels.simulation import checked_tpu
 
 INT8 = next(case for case in PRODUCT_CASES if case.name == "int8")
-BACKENDS = [name for name in OP.backends if name != "reference"]
+BACKENDS = [name for name in OP.backends if name not in ("reference", "gpu")]
+"""Those of float32 results."""
 
 
 @pytest.fixture(params=BACKENDS)
@@ -184,3 +185,14 @@ def test_a_tpus_kernel_for_many_rows_gives_the_bits_of_xla(count: int) -> None:
         expected = matmul(x, weight, scales=scales, dtype=dtype, backend="xla")
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, expected)
+
+
+def test_a_gpus_results_in_16_bits_are_rounded_by_what_multiplies() -> None:
+    x, weight, _ = (jnp.asarray(array, jnp.bfloat16) for array in (*INT8.arguments()[:2], 0))
+    multiply = functools.partial(matmul, dtype=jnp.bfloat16)
+    assert OP.choose("gpu", x, weight, None, dtype=jnp.bfloat16) == "gpu"
+    assert OP.choose("gpu", x, weight, None, dtype=jnp.float32) == "xla"
+    assert "f32" not in jax.jit(functools.partial(multiply, platform="gpu")).lower(x, weight).as_text()
+    expected = np.asarray(multiply(x, weight, backend="xla"), np.float32)
+    found = np.asarray(multiply(x, weight, backend="gpu"), np.float32)
+    np.testing.assert_allclose(found, expected, rtol=2**-7, atol=2**-7 * np.abs(expected).max())

@@ -37,9 +37,19 @@ def converts(kv_dtype: DTypeLike) -> bool:
     return jnp.dtype(kv_dtype) != FLOAT8 or gpu_refused(ADA) is None
 
 
-def slots_of(table: Any, row: jax.Array, position: jax.Array, readable: jax.Array, page_tokens: int) -> jax.Array:
-    """The slots of a row's positions, page times tokens and offset; of those that are not readable no wild ones."""
-    page = plgpu.load(table.at[row, position // page_tokens], mask=readable, other=0)
+def slots_of_block(
+    table: Any, row: jax.Array, block: jax.Array, readable: jax.Array | None, *, tokens: int, page_tokens: int
+) -> jax.Array:
+    """The slots of a row's block of `tokens` positions, page times tokens and offset.
+
+    Of positions that are not `readable` (None: all are) no wild ones; a block has one that is.
+    """
+    offset = jnp.arange(tokens, dtype=jnp.int32)
+    position = block * tokens + offset
+    if page_tokens % tokens == 0:  # it lies in one page
+        first = block * tokens
+        return table[row, first // page_tokens] * page_tokens + first % page_tokens + offset
+    page = plgpu.load(table.at[row, position // page_tokens], mask=readable, other=0 if readable is not None else None)
     return page * page_tokens + position % page_tokens
 
 
