@@ -16,6 +16,7 @@ from buckets import Bucket
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.shared.latent import LatentConfig
 from jaxengine.errors import ConfigError
+from pallas_kernels.grouped_scaled_matmul import tpu_few
 from pallas_kernels.latent_attention import tpu as latent_tpu
 from pallas_kernels.paged_attention import tpu as paged_tpu
 from pallas_kernels.tpu.attention.blocks import Blocks
@@ -179,6 +180,8 @@ class Filling:
             return self._ragged(shapes) if len(shapes) > 1 else {}
         if kernel == "grouped_scaled_matmul":
             return self._blocks(shapes)
+        if kernel == "few_grouped_scaled_matmul":
+            return self._visits(shapes)
         return {}
 
     def _attention(self, mixer: Attention, shapes: Shapes) -> Scalars:
@@ -260,6 +263,15 @@ class Filling:
         blocks_of = -(-self._sizes(groups) // block)
         used = np.repeat(np.arange(groups), blocks_of)
         return _listed([np.pad(used, (0, count - len(used)), mode="edge"), np.array([len(used)])])
+
+    def _visits(self, shapes: Shapes) -> Scalars:
+        """The same for few rows: how many visits there are, each one's group and rows, and windows or the rows that are taken."""
+        given, (places, _), (groups, *_) = shapes[4][0], *shapes[5:7]
+        taken = shapes[1][0] == groups
+        window = None if taken else min(tpu_few.WINDOW, places)
+        sizes = jnp.asarray(self._sizes(groups), jnp.int32)
+        scalars = tpu_few.visits(sizes, places=given if taken else places, window=window)
+        return _listed([*map(np.atleast_1d, scalars), *([np.arange(given) % places] if taken else [])])
 
 
 def _listed(scalars: Sequence[np.ndarray]) -> Scalars:

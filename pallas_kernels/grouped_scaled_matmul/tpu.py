@@ -1,14 +1,15 @@
 """Blocks of rows of one group on a TPU, in Pallas: a group's matrix is read as it is kept and made bfloat16 beside its products.
 
-Rows lie in whole blocks of their group, with gaps; a matrix that no row goes to is not read. Inputs of float4 are in the order in
-which words of eight numbers are taken apart (`tpu_float4.py`), but on chips that have the type. XLA's form, a loop over blocks,
-unpacks bytes into neighbouring lanes, and takes more than a thousand times as long (`benchmarks/tpu_products.py --experts`).
+Rows lie in whole blocks of their group, with gaps, but for few (`tpu_few.py`). A matrix that no row goes to is not read. Inputs
+of float4 are in the order in which words of eight numbers are taken apart (`tpu_float4.py`), but on chips that have the type.
+XLA's form, a loop over blocks, unpacks bytes into neighbouring lanes, and takes more than a thousand times as long
+(`benchmarks/tpu_products.py --experts`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,18 +19,20 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 from pallas_kernels.grouped_matmul.groups import group_of_row, taken
-from pallas_kernels.grouped_scaled_matmul import tpu_float4
-from pallas_kernels.scaled_matmul.tpu_numbers import FLOAT4_CHIPS, less, numbers
-from pallas_kernels.storage import LANES
+from pallas_kernels.grouped_scaled_matmul import tpu_few, tpu_float4
+from pallas_kernels.grouped_scaled_matmul.tpu_matrix import (
+    COLUMNS,
+    OUTPUTS,
+    Kept,
+    each_columns,
+    lies_turned,
+    outputs_of_block,
+    taken_apart,
+)
 from pallas_kernels.tpu.chip import MIB, NO_TPU, Chip, target_chip
 
 FEWEST_ROWS, MOST_ROWS = 16, 256
 """Of a block: a tile of bfloat16, and what a matrix unit takes."""
-OUTPUTS = 512
-"""Of a block, of which `COLUMNS` are made bfloat16 at once."""
-COLUMNS = 256
-SUBLANES_OF_GROUPS = 8
-"""Groups whose scales are read together where XLA lays groups out next to one another."""
 INPUTS_OF_TILE = 64
 """Inputs that fill a tile of bytes with two numbers each."""
 
@@ -57,7 +60,7 @@ def supports(
         return f"{inputs} inputs are not a multiple of {INPUTS_OF_TILE}, which fill a TPU's tiles"
     if count > 1 and group % FEWEST_ROWS:
         return f"groups of {group} inputs are not a multiple of {FEWEST_ROWS}, which fill a TPU's tiles"
-    if _taken_apart(weights, pairs, chip):
+    if taken_apart(weights, pairs, chip):
         reason = tpu_float4.refused(group, count, zeros)
         if reason is not None:
             return reason
@@ -84,8 +87,12 @@ def grouped_scaled_matmul(
     chip = target_chip()
     assert chip is not None  # `supports` has seen to it
     x = x.astype(compute)
-    if _taken_apart(weights, pairs, chip):
+    if taken_apart(weights, pairs, chip):
         x = tpu_float4.ordered(x, chip)  # before rows are taken, as some are taken often
+    kept = Kept(group, scales.shape[1], lies_turned(scales), pairs, chip)
+    factors = (scales,) if zeros is None else (scales, zeros)
+    if tpu_few.is_way(chip, x, weights, rows):
+        return tpu_few.multiply(chip, kept, jnp.dtype(dtype), x, weights, sizes, rows, *factors)
     groups, count = len(sizes), len(x if rows is None else rows)
     block = block_rows(count, groups)
     blocks_of = -(-sizes // block)
@@ -99,9 +106,7 @@ def grouped_scaled_matmul(
     first = starts[group_of_block] + (number - before[group_of_block]) * block
     given = jnp.minimum(first[:, None] + jnp.arange(block, dtype=jnp.int32), count - 1).reshape(-1)
     blocks = taken(x, given if rows is None else rows[given])
-    products = _multiply(
-        chip, (group, pairs, block, jnp.dtype(dtype)), blocks, weights, scales, zeros, group_of_block, used
-    )
+    products = _multiply(chip, kept, block, jnp.dtype(dtype), blocks, weights, factors, group_of_block, used)
     own = group_of_row(sizes, rows=count)
     place = before[own] * block + jnp.arange(count, dtype=jnp.int32) - starts[own]
     return taken(products, place)
@@ -112,21 +117,21 @@ def block_rows(count: int, groups: int) -> int:
     return min(MOST_ROWS, max(FEWEST_ROWS, pl.next_power_of_2(-(-count // groups))))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))  # layers share what takes seconds to trace
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))  # layers share what takes seconds to trace
 def _multiply(
     chip: Chip,
-    settings: tuple[int, str, int, Any],
+    kept: Kept,
+    block: int,
+    dtype: Any,
     x: jax.Array,
     weights: jax.Array,
-    scales: jax.Array,
-    zeros: jax.Array | None,
+    factors: Sequence[jax.Array],
     group_of_block: jax.Array,
     used: jax.Array,
 ) -> jax.Array:
     """Blocks of rows `x [M, I]`, each times its group's matrix -> `[M, O]`; blocks that are not `used` hold anything."""
-    group, pairs, block, dtype = settings
-    (places, inputs), outputs = x.shape, scales.shape[2]
-    wide = OUTPUTS if outputs >= OUTPUTS else outputs // LANES * LANES or outputs
+    (places, inputs), outputs = x.shape, factors[0].shape[2]
+    wide = outputs_of_block(outputs)
 
     def of_rows(at: Any, number: Any, groups: Any, used: Any) -> tuple[Any, ...]:
         return jnp.minimum(number, used[0] - 1), 0
@@ -137,19 +142,9 @@ def _multiply(
     def of_products(at: Any, number: Any, groups: Any, used: Any) -> tuple[Any, ...]:
         return jnp.minimum(number, used[0] - 1), at
 
-    def of_eight(at: Any, number: Any, groups: Any, used: Any) -> tuple[Any, ...]:
-        return 0, groups[number] // SUBLANES_OF_GROUPS, at
-
-    count = scales.shape[1]
-    factors = [scales, *([] if zeros is None else [zeros])]
-    turned = _lies_turned(scales)
-    if turned:
-        factors = [array.swapaxes(0, 1) for array in factors]
-        shape, spec = (count, SUBLANES_OF_GROUPS, wide), of_eight
-    else:
-        shape, spec = (1, count, wide), of_group
+    factors, shape, of_factors = kept.blocks(factors, wide)
     return pl.pallas_call(
-        functools.partial(_kernel, group=group, count=count, turned=turned, pairs=pairs, chip=chip),
+        functools.partial(_kernel, kept=kept),
         name="grouped_scaled_matmul",
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=2,
@@ -157,10 +152,10 @@ def _multiply(
             in_specs=[
                 pl.BlockSpec((block, inputs), of_rows),
                 pl.BlockSpec((1, weights.shape[1], wide), of_group),
-                *[pl.BlockSpec(shape, spec)] * len(factors),
+                *[pl.BlockSpec(shape, of_factors)] * len(factors),
             ],
             out_specs=pl.BlockSpec((block, wide), of_products),
-            scratch_shapes=[pltpu.VMEM(shape, jnp.float32)] * len(factors),
+            scratch_shapes=kept.scratch(shape, len(factors)),
         ),
         out_shape=jax.ShapeDtypeStruct((places, outputs), dtype),
         compiler_params=pltpu.CompilerParams(
@@ -170,75 +165,19 @@ def _multiply(
     )(group_of_block, used, x, weights, *factors)
 
 
-def _kernel(
-    groups: Any,
-    used: Any,
-    x: Any,
-    weight: Any,
-    scales: Any,
-    *rest: Any,
-    group: int,
-    count: int,
-    turned: bool,
-    pairs: str,
-    chip: Chip,
-) -> None:
-    """`rest`: zeros if there are any, products, and scales and zeros in float32, of which a row is read into all sublanes."""
-    zeros, products, *wide = rest if len(rest) == 4 else (None, *rest)
-    block, one_scale = pl.program_id(1), count == 1
-    columns = COLUMNS if products.shape[1] % COLUMNS == 0 else min(LANES, products.shape[1])
-
-    def factor(kept: Any, number: int, own: Any) -> jax.Array:
-        """Those of one group of inputs, float32 `[1, columns]`."""
-        if turned:
-            return kept[number, pl.ds(groups[block] % SUBLANES_OF_GROUPS, 1), own]
-        return kept[0, pl.ds(number, 1), own]
-
-    def spread(kept: Any, number: int, own: Any, rows: int) -> jax.Array:
-        return jnp.broadcast_to(factor(kept, number, own), (rows, columns)).astype(jnp.bfloat16)
-
-    def parts(own: Any) -> Iterator[jax.Array]:
-        """The matrix's rows for these outputs, group by group."""
-        found = numbers(weight[0, :, own], pairs=pairs, chip=chip)
-        for number in range(count):
-            part = found[number * group : (number + 1) * group]
-            if zeros is not None:
-                part -= spread(wide[1], number, own, len(part))
-            yield part if one_scale else part * spread(wide[0], number, own, len(part))
-
-    before = groups[jnp.maximum(block - 1, 0)]
-    eight = SUBLANES_OF_GROUPS if turned else 1
-
-    @pl.when((block == 0) | (groups[block] // eight != before // eight))
-    def _() -> None:
-        more = less(weight[0], chip)
-        wide[0][...] = scales[...].astype(jnp.float32) * more
-        if zeros is not None:
-            wide[1][...] = zeros[...].astype(jnp.float32) / more
+def _kernel(groups: Any, used: Any, x: Any, weight: Any, *rest: Any, kept: Kept) -> None:
+    """`rest`: scales, zeros if there are any, products, and what `kept` makes of scales and zeros."""
+    factors, products, wide = rest[: len(rest) // 2], rest[len(rest) // 2], rest[len(rest) // 2 + 1 :]
+    block = pl.program_id(1)
+    kept.widen_if_other(groups, block, weight, factors, wide)
 
     @pl.when(block < used[0])
     def _() -> None:
-        @pl.loop(0, products.shape[1] // columns)
-        def _(at: jax.Array) -> None:
-            own = pl.ds(pl.multiple_of(at * columns, min(LANES, columns)), columns)
-            if _taken_apart(weight, pairs, chip):
-                scale = None if one_scale else lambda number: factor(wide[0], number, own)
-                made = tpu_float4.matrix(weight[0, :, own], scale, group, chip)
-            else:
-                made = list(parts(own))
-            matrix = made[0] if len(made) == 1 else jnp.concatenate(made, axis=0)
+        @each_columns(products.shape[1])
+        def _(own: Any) -> None:
+            matrix, factor = kept.columns(weight, wide, groups[block], own)
             found = jnp.dot(x[...], matrix, preferred_element_type=jnp.float32)
-            products[:, own] = (found * factor(wide[0], 0, own) if one_scale else found).astype(products.dtype)
-
-
-def _lies_turned(scales: Any) -> bool:
-    """Whether XLA lays scales `[G, Q, O]` out as `[Q, G, O]`: `Q` would leave sublanes empty. Any other order would be a copy."""
-    matrices, count, _ = scales.shape
-    return count % SUBLANES_OF_GROUPS != 0 and matrices % SUBLANES_OF_GROUPS == 0
-
-
-def _taken_apart(weights: Any, pairs: str, chip: Chip) -> bool:
-    return weights.dtype == jnp.uint8 and pairs == "float4_e2m1fn" and chip.name not in FLOAT4_CHIPS
+            products[:, own] = (found if factor is None else found * factor).astype(products.dtype)
 
 
 def _vmem_bytes(weights: Any, inputs: int, rows: int) -> int:

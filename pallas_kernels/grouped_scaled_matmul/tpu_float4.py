@@ -27,6 +27,8 @@ from pallas_kernels.tpu.chip import Chip
 
 TILE = 64
 """Inputs of eight words."""
+SUBLANES = 8
+"""Words of a register."""
 FLOAT8_CHIPS = ("v6e", "6e")
 """Where float8_e5m2 becomes bfloat16 in hardware; elsewhere that is emulated."""
 MAGNITUDES, TOPS = 0x0E0E0E0E, -0x7F7F7F80
@@ -57,23 +59,36 @@ def ordered(x: jax.Array, chip: Chip) -> jax.Array:
 
 
 def matrix(kept: jax.Array, scales: Callable[[int], jax.Array] | None, group: int, chip: Chip) -> list[jax.Array]:
-    """`kept` uint8 `[I / 2, B]` as tiles of bfloat16 that are `[I, B]` together.
+    """`kept` uint8 `[I / 2, B]` as tiles of bfloat16 that are `[I, B]` together, `less` times smaller.
 
-    `scales` gives the row `[1, B]` of a group, in float32; None: they are factors of something else.
+    `scales` gives the `words` `[1, B]` of a group; None: they are factors of something else.
     """
-    words = pltpu.bitcast(kept, jnp.int32)
-    tiles = []
+    apart = _float8_numbers if chip.name in FLOAT8_CHIPS else _four_numbers
+    of_words = pltpu.bitcast(kept, jnp.int32)
+    tiles: list[jax.Array] = []
     for first in range(0, 2 * len(kept), TILE):
-        own = words[first // 8 : first // 8 + 8]
-        if chip.name in FLOAT8_CHIPS:
-            of_float8 = _float8_factors(scales, first, group, own.shape[1])
-            tiles += [number * of_float8 for number in _float8_numbers(own)]
-            continue
-        factors = None if scales is None else _factors(scales, first, group, own.shape)
-        for number in range(4):
-            value = _numbers(own, 4 * number)
-            tiles.append(value if factors is None else value * factors)
+        found = apart(of_words[first // 8 : first // 8 + 8])
+        if scales is not None:
+            factors = _factors(scales, first, group, found[0].shape)
+            found = tuple(numbers * factors for numbers in found)
+        tiles += found
     return tiles
+
+
+def less(chip: Chip) -> float:
+    """How many times smaller numbers are that `matrix` gives."""
+    return FLOAT8_LESS if chip.name in FLOAT8_CHIPS else 1.0
+
+
+def words(factors: jax.Array) -> jax.Array:
+    """Of float32, two of the same bfloat16 each: a word that is read into all sublanes is a tile of it."""
+    upper = pltpu.bitcast(factors.astype(jnp.bfloat16).astype(jnp.float32), jnp.int32)
+    return upper | lax.shift_right_logical(upper, 16)
+
+
+def spread(row: jax.Array, rows: int) -> jax.Array:
+    """A row of `words [1, B]` as bfloat16 `[rows, B]`."""
+    return pltpu.bitcast(jnp.broadcast_to(row, (rows // 2, row.shape[1])), jnp.bfloat16)
 
 
 def _float8_numbers(words: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -84,16 +99,9 @@ def _float8_numbers(words: jax.Array) -> tuple[jax.Array, jax.Array]:
     return next(both), next(both)
 
 
-def _float8_factors(scales: Callable[[int], jax.Array] | None, first: int, group: int, columns: int) -> jax.Array:
-    """bfloat16 `[32, B]` for inputs from `first` on, every other one."""
-    if scales is None:
-        return jnp.full((TILE // 2, columns), FLOAT8_LESS, jnp.bfloat16)
-    some = min(group, TILE)
-    rows = [
-        jnp.broadcast_to(scales(at // group) * FLOAT8_LESS, (some // 2, columns))
-        for at in range(first, first + TILE, some)
-    ]
-    return jnp.concatenate(rows, axis=0).astype(jnp.bfloat16)
+def _four_numbers(words: jax.Array) -> tuple[jax.Array, ...]:
+    """Four tiles of words `[8, B]`, bfloat16 `[16, B]` each."""
+    return tuple(_numbers(words, 4 * number) for number in range(4))
 
 
 def _numbers(words: jax.Array, at: int) -> jax.Array:
@@ -104,13 +112,17 @@ def _numbers(words: jax.Array, at: int) -> jax.Array:
 
 
 def _factors(scales: Callable[[int], jax.Array], first: int, group: int, shape: tuple[int, ...]) -> jax.Array:
-    """bfloat16 `[16, B]` for inputs from `first` on: both of a word of eight inputs have the same."""
-    row = lax.broadcasted_iota(jnp.int32, shape, 0)
-    found = jnp.broadcast_to(scales(first // group), shape)
-    for number in range(first // group + 1, (first + TILE - 1) // group + 1):
-        found = jnp.where(row >= (number * group - first) // 8, jnp.broadcast_to(scales(number), shape), found)
-    upper = pltpu.bitcast(found.astype(jnp.bfloat16).astype(jnp.float32), jnp.int32)
-    return pltpu.bitcast(upper | lax.shift_right_logical(upper, 16), jnp.bfloat16)
+    """bfloat16 of this shape for a tile of `TILE` inputs from `first` on, of which each row is of as many."""
+    rows, columns = shape[0] // 2, shape[1]
+    numbers, own = range(first // group, (first + TILE - 1) // group + 1), rows * min(group, TILE) // TILE
+    if own % SUBLANES == 0:
+        pieces = [jnp.broadcast_to(scales(number), (own, columns)) for number in numbers]
+        return pltpu.bitcast(pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis=0), jnp.bfloat16)
+    row = lax.broadcasted_iota(jnp.int32, (rows, columns), 0)
+    found = jnp.broadcast_to(scales(numbers[0]), (rows, columns))
+    for number in numbers[1:]:
+        found = jnp.where(row >= (number - numbers[0]) * own, jnp.broadcast_to(scales(number), found.shape), found)
+    return pltpu.bitcast(found, jnp.bfloat16)
 
 
 def _shifted(words: jax.Array, by: int) -> jax.Array:

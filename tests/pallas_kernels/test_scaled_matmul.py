@@ -157,6 +157,22 @@ def test_a_gpu_multiplies_alike(case: ScaledCase, op: Any) -> None:
     compare_on_a_gpu(case, op)
 
 
+@pytest.mark.parametrize("weight", rare_but(["int4", "float8_e4m3fn"], {"float8_e4m3fn"}))
+def test_few_rows_are_taken_within_the_tpu_kernel(weight: str) -> None:
+    """Rows that several groups take, in any order; one that none takes, and what is behind the last group, are of no account."""
+    case = dataclasses.replace(
+        SCALED_CASES[1], weight=weight, zeros=weight == "int4", compute="bfloat16", sizes=(3, 0, 6, 2)
+    )
+    x, *given = case.grouped_arguments()
+    x = x[:8].at[5].set(jnp.nan)
+    rows = jnp.asarray([7, 0, 2, 0, 1, 2, 3, 4, 7, 6, 0, 5, 5, 5], jnp.int32)
+    multiply = functools.partial(grouped_scaled_matmul, **case.options(), rows=rows)
+    with checked_tpu():
+        found = np.asarray(jax.jit(functools.partial(multiply, backend="tpu"))(x, *given))
+    expected = np.asarray(multiply(x, *given, backend="reference"))[:11]
+    np.testing.assert_allclose(found[:11], expected, rtol=0.01, atol=0.01 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("chip", ["v6e", "v5e"])
 def test_float4_becomes_the_same_bfloat16_on_every_chip(chip: str) -> None:
     """All sixteen numbers, in both halves of a byte."""
@@ -165,7 +181,8 @@ def test_float4_becomes_the_same_bfloat16_on_every_chip(chip: str) -> None:
     scales = np.random.default_rng(0).uniform(0.01, 0.1, (2, 128)).astype(np.float32)
 
     def kernel(kept: Any, scales: Any, found: Any) -> None:
-        tiles = tpu_float4.matrix(kept[...], lambda number: scales[number : number + 1, :], 32, of)
+        words = tpu_float4.words(scales[...] * tpu_float4.less(of))
+        tiles = tpu_float4.matrix(kept[...], lambda number: words[number : number + 1, :], 32, of)
         found[...] = jnp.concatenate(tiles, axis=0)
 
     with checked_tpu():

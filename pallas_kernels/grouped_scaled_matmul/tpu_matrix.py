@@ -1,0 +1,137 @@
+"""A group's matrix as it lies in VMEM, of which some outputs at a time become bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels.grouped_scaled_matmul import tpu_float4
+from pallas_kernels.scaled_matmul.tpu_numbers import FLOAT4_CHIPS, less, numbers
+from pallas_kernels.storage import LANES
+from pallas_kernels.tpu.chip import Chip
+
+OUTPUTS, COLUMNS = 512, 256
+"""Of a block, and those of them that are made bfloat16 at once."""
+SUBLANES_OF_GROUPS = 8
+"""Groups whose scales are read together where XLA lays groups out next to one another."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How matrices are kept: `count` groups of `group` inputs have scales, and zeros if there are any.
+
+    `turned` ones lie as `[Q, G, O]`, so that those of eight matrices are read at once.
+    """
+
+    group: int
+    count: int
+    turned: bool
+    pairs: str
+    chip: Chip
+
+    @property
+    def together(self) -> int:
+        """Matrices whose scales are read at once."""
+        return SUBLANES_OF_GROUPS if self.turned else 1
+
+    def blocks(
+        self, factors: Sequence[jax.Array], wide: int
+    ) -> tuple[list[jax.Array], tuple[int, int, int], Callable[..., tuple[Any, ...]]]:
+        """Scales and zeros as a kernel takes them, their block for `wide` outputs, and where that is by a step's matrix."""
+
+        def of_group(at: Any, number: Any, groups: Any, *rest: Any) -> tuple[Any, ...]:
+            return groups[number], 0, at
+
+        def of_eight(at: Any, number: Any, groups: Any, *rest: Any) -> tuple[Any, ...]:
+            return 0, groups[number] // SUBLANES_OF_GROUPS, at
+
+        if self.turned:
+            return [array.swapaxes(0, 1) for array in factors], (self.count, SUBLANES_OF_GROUPS, wide), of_eight
+        return list(factors), (1, self.count, wide), of_group
+
+    def widen_if_other(
+        self, groups: Any, step: jax.Array, weight: Any, factors: Sequence[Any], wide: Sequence[Any]
+    ) -> None:
+        """Scales and zeros as `columns` needs them, to `wide`, where they are not the last step's."""
+        before = groups[jnp.maximum(step - 1, 0)]
+
+        @pl.when((step == 0) | (groups[step] // self.together != before // self.together))
+        def _() -> None:
+            more = self._less(weight)
+            for given, found, factor in zip(factors, wide, (more, 1 / more), strict=False):
+                whole = given[...].astype(jnp.float32) * factor
+                found[...] = whole if found.dtype == jnp.float32 else tpu_float4.words(whole)
+
+    def columns(self, weight: Any, wide: Sequence[Any], matrix: Any, own: Any) -> tuple[jax.Array, jax.Array | None]:
+        """Outputs `own` of matrix number `matrix` as bfloat16 `[I, columns]`, and what multiplies its products, if anything does.
+
+        `wide` are the references that `widen_if_other` has filled.
+        """
+        scales, *zeros = wide
+
+        def row(kept: Any, number: int) -> jax.Array:
+            """Those of one group of inputs, `[1, columns]`."""
+            if self.turned:
+                return kept[number, pl.ds(matrix % SUBLANES_OF_GROUPS, 1), own]
+            return kept[0, pl.ds(number, 1), own]
+
+        def parts() -> Iterator[jax.Array]:
+            """The matrix's rows, group by group."""
+            found = numbers(weight[0, :, own], pairs=self.pairs, chip=self.chip)
+            for number in range(self.count):
+                part = found[number * self.group : (number + 1) * self.group]
+                for kept in zeros:
+                    part -= tpu_float4.spread(row(kept, number), len(part))
+                yield part if self.count == 1 else part * tpu_float4.spread(row(scales, number), len(part))
+
+        if taken_apart(weight, self.pairs, self.chip):
+            of_group = None if self.count == 1 else lambda number: row(scales, number)
+            made = tpu_float4.matrix(weight[0, :, own], of_group, self.group, self.chip)
+        else:
+            made = list(parts())
+        whole = made[0] if len(made) == 1 else jnp.concatenate(made, axis=0)
+        return whole, row(scales, 0) if self.count == 1 else None
+
+    def scratch(self, shape: tuple[int, ...], factors: int) -> list[Any]:
+        """`wide`: one scale of an output multiplies products, in float32; of others there are words."""
+        of_scales = jnp.float32 if self.count == 1 else jnp.int32
+        return [pltpu.VMEM(shape, dtype) for dtype in (of_scales, jnp.int32)[:factors]]
+
+    def _less(self, weight: Any) -> float:
+        if taken_apart(weight, self.pairs, self.chip):
+            return tpu_float4.less(self.chip)
+        return less(weight[0], self.chip)
+
+
+def outputs_of_block(outputs: int) -> int:
+    """Of so many."""
+    return OUTPUTS if outputs >= OUTPUTS else outputs // LANES * LANES or outputs
+
+
+def each_columns(outputs: int) -> Callable[[Callable[[Any], None]], None]:
+    """Calls with slices of so many outputs, one after the other."""
+    columns = COLUMNS if outputs % COLUMNS == 0 else min(LANES, outputs)
+
+    def call(function: Callable[[Any], None]) -> None:
+        @pl.loop(0, outputs // columns)
+        def _(at: jax.Array) -> None:
+            function(pl.ds(pl.multiple_of(at * columns, min(LANES, columns)), columns))
+
+    return call
+
+
+def taken_apart(weights: Any, pairs: str, chip: Chip) -> bool:
+    """Whether inputs are in the order of `tpu_float4`."""
+    return weights.dtype == jnp.uint8 and pairs == "float4_e2m1fn" and chip.name not in FLOAT4_CHIPS
+
+
+def lies_turned(scales: Any) -> bool:
+    """Whether XLA lays scales `[G, Q, O]` out as `[Q, G, O]`: `Q` would leave sublanes empty. Any other order would be a copy."""
+    matrices, count, _ = scales.shape
+    return count % SUBLANES_OF_GROUPS != 0 and matrices % SUBLANES_OF_GROUPS == 0
