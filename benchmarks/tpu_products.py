@@ -14,7 +14,8 @@ Experts in MXFP4, the 32 of gpt-oss-20b, `[2880, 2880]`, and 32 rows (libtpu 0.0
 loop over blocks 1.2 million, by Pallas 648 (`pallas_kernels/grouped_scaled_matmul/tpu.py`), and 372 in int4 with the same
 groups, of which 50 are XLA's around the kernel. Reading them takes 159, and 567 in bfloat16. Since numbers go by way of
 float8_e5m2 (not run again): 256 outputs of 2,880 inputs take 783 bundles and not 1,150, with 8.1 vector instructions and not
-12.1 to 2,048 numbers, the loop's all counted; both are bound by that unit.
+12.1 to 2,048 numbers, the loop's all counted; both are bound by that unit. Products by groups are since told by the schedules of
+all their instructions, as in `tpu_steps`, the moves of rows among them: in MXFP4 354 and in int4 240 since few rows stay in VMEM.
 
 4 bits, `[14336, 4096]` with groups of 128, from the compiler's final schedule on v6e (libtpu 0.0.42.1), beside XLA's estimates
 (`pallas_kernels/scaled_matmul`, `tpu.py` and `spread.py`). Reading takes 31, of bfloat16 125. Those of 8 and 128 rows, and of the
@@ -89,15 +90,18 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tqdm import tqdm
 
+from benchmarks.filling import Filling, Rows
+from buckets import Bucket
 from jaxengine.bench import machine
 from pallas_kernels import grouped_matmul, grouped_scaled_matmul, matmul, scaled_matmul
 from pallas_kernels.check import devices
-from pallas_kernels.grouped_scaled_matmul import tpu as tpu_groups
 from pallas_kernels.matmul import tpu_int8
 from pallas_kernels.scaled_matmul import tpu
 from pallas_kernels.tpu.chip import target_chip
 from xla_cache.chips import CHIPS, Chip
 from xla_cache.cycles import estimated_cycles
+from xla_cache.schedules.account import account
+from xla_cache.schedules.account import read as read_texts
 from xla_cache.schedules.bundles import Loop, Schedule, dump_flags, read
 
 LAYER = (((4096, 4096), 2), ((1024, 4096), 2), ((14336, 4096), 2), ((4096, 14336), 1))
@@ -168,7 +172,7 @@ def layer(target: str, rows: int, form: Form, folder: Path) -> dict[str, float]:
     for shape, count in LAYER:
         floor = Floor(CHIPS[target], rows, shape, form, groups=shape[1] // GROUP if form.grouped else 1)
         function, structs = _dense(rows, shape, form)
-        cycles, of_xla = _cycles(target, folder, function, structs, "scaled_matmul")
+        cycles, of_xla = _cycles(target, folder, function, structs)
         taken += count * max(cycles, floor.reading)
         beside += count * of_xla
         bound += count * max(floor.reading, floor.multiplying)
@@ -185,7 +189,9 @@ def experts(target: str, rows: int, form: Form, folder: Path) -> dict[str, float
         CHIPS[target], rows * CHOSEN / EXPERTS, EXPERT, form, groups=EXPERT[1] // EXPERT_GROUP if form.grouped else 1
     )
     function, structs = _grouped(rows, form)
-    cycles, _ = _cycles(target, folder, function, structs, "grouped_scaled_matmul")
+    cycles = (
+        _scheduled(target, folder, function, structs) if form.grouped else _cycles(target, folder, function, structs)[0]
+    )
     reading, bound = 3 * EXPERTS * floor.reading, 3 * EXPERTS * max(floor.reading, floor.multiplying)
     return {"kilocycles": round(max(3 * cycles, reading) / 1e3, 1), "bound": round(bound / 1e3, 1)}
 
@@ -249,18 +255,39 @@ def _grouped(rows: int, form: Form) -> tuple[Callable[..., Any], list[tuple[Any,
     ), given
 
 
-def _cycles(
-    target: str, folder: Path, function: Callable[..., Any], given: list[tuple[Any, Any]], kernel: str
-) -> tuple[float, float]:
-    """Of all, and of XLA beside a kernel."""
+def _compiled(
+    target: str, folder: Path, function: Callable[..., Any], given: list[tuple[Any, Any]]
+) -> tuple[jax.stages.Compiled, Any]:
+    """A program, with its dump in `folder`, and the chip as kernels see it."""
     for dump in folder.iterdir():  # of a product before: those of a table are gigabytes
         dump.unlink()
     mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
     whole = NamedSharding(mesh, PartitionSpec())
     structs = [jax.ShapeDtypeStruct(shape, dtype, sharding=whole) for shape, dtype in given]
     with jax.set_mesh(mesh):
-        compiled = jax.jit(function).trace(*structs).lower(lowering_platforms=("tpu",)).compile()
-        chip = target_chip()
+        return jax.jit(function).trace(*structs).lower(lowering_platforms=("tpu",)).compile(), target_chip()
+
+
+def _scheduled(target: str, folder: Path, function: Callable[..., Any], given: list[tuple[Any, Any]]) -> float:
+    """All of a product by groups by its instructions' schedules, with as many experts touched as by chance."""
+    chip, rows = CHIPS[target], given[0][0][0]
+    filling = Filling(chip.name, Rows(Bucket(rows, 1), 1), (), pairs=rows * CHOSEN, experts=EXPERTS)
+    compiled, _ = _compiled(target, folder, function, given)
+    cycles: float = account(
+        compiled.as_text() or "",
+        read_texts(folder),
+        operands=filling.operands,
+        bytes_per_cycle=chip.memory_bandwidth / chip.clock_hz,
+        flops_per_cycle=chip.matrix_flops / chip.clock_hz,
+    )["cycles"]
+    return cycles
+
+
+def _cycles(
+    target: str, folder: Path, function: Callable[..., Any], given: list[tuple[Any, Any]]
+) -> tuple[float, float]:
+    """Of all, and of XLA beside a kernel."""
+    compiled, chip = _compiled(target, folder, function, given)
     cycles = estimated_cycles(compiled) or 0
     calls = [line for line in (compiled.as_text() or "").splitlines() if "tpu_custom_call" in line]
     if not calls:
@@ -268,17 +295,10 @@ def _cycles(
     assert chip is not None
     if any("int8_matmul" in line for line in calls):
         return cycles + _of_integers(folder, CHIPS[target], chip, given[0][0], given[1]), cycles
-    schedule = read(folder, kernel)
+    schedule = read(folder, "scaled_matmul")
     loops = (loop for loop in schedule.root.walk() if loop.depth == 1)
     loop = max(loops, key=lambda loop: loop.end - loop.start, default=schedule.root)  # a single block has no loop
-    if kernel == "scaled_matmul":
-        kernel = _of_blocks(schedule, loop, chip, rows=given[0][0][0], weight=given[1], outputs=given[2][0][1])
-        return cycles + kernel, cycles
-    count, outputs = given[3][0][0], given[4][0][2]
-    blocks = EXPERTS * -(-count // EXPERTS // tpu_groups.block_rows(count, EXPERTS))
-    columns = max(inner.end - inner.start for inner in loop.inner)
-    again = tpu_groups.OUTPUTS // tpu_groups.COLUMNS - 1
-    kernel = -(-outputs // tpu_groups.OUTPUTS) * blocks * (loop.end - loop.start + again * columns)
+    kernel = _of_blocks(schedule, loop, chip, rows=given[0][0][0], weight=given[1], outputs=given[2][0][1])
     return cycles + kernel, cycles
 
 
