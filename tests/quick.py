@@ -24,6 +24,7 @@ _OPTIONS = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
 }
 QUICK: dict[str, Any] = {option: value for option, value in _OPTIONS.items() if _known(option, value)}
 """Compiler options that this version of XLA knows: half the time of compilation or less, the same bits, slow code."""
