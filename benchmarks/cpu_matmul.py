@@ -64,7 +64,7 @@ from benchmarks.memory import read_bandwidth
 from jaxengine.bench import machine
 from jaxengine.startup.native import native_directory, register_native
 from pallas_kernels import matmul, scaled_matmul
-from pallas_kernels.native import SOURCE, calling
+from pallas_kernels.native import calling
 
 MATRICES = {
     "q": (2048, 1024),
@@ -100,9 +100,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a file for the JSON")
     arguments = parser.parse_args()
     before, output = arguments.before, arguments.output
-    other = (
-        {"xla": None} if before is None else {"before": register_native(native_directory(), before / SOURCE.name)[0]}
-    )
+    other = {"xla": None} if before is None else {"before": register_native(native_directory(), before)[0]}
     forms = other | {"native": register_native(native_directory())[0]}
     results = [
         measure(forms, dtype, matrix, arguments)

@@ -24,8 +24,8 @@ FLAGS = [
     "--xla_llvm_disable_expensive_passes=true",
 ]
 if version("jaxlib").startswith("0.10."):
-    # As an engine's own programs are compiled (runtime/compiler_options.py): the same bits in less time. Later versions do not know
-    # the first.
+    # As an engine's own programs are compiled (runtime/compiler_options.py): the same bits in less time. Later versions do not
+    # know the first.
     FLAGS += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -4,7 +4,7 @@ from xla_cache.bundle import Bundle, Manifest, require_same, write_bundle
 from xla_cache.cache import ProgramCache
 from xla_cache.compiler import CompileRecord, build_programs, compile_programs, obtain
 from xla_cache.environment import available_cores, device_fingerprint, environment
-from xla_cache.errors import CacheError, CorruptError, RefusedError
+from xla_cache.errors import CacheError, CorruptError, LinkError, RefusedError
 from xla_cache.events import CompileCounter
 from xla_cache.key import Key, program_key
 from xla_cache.location import default_directory
@@ -20,6 +20,7 @@ __all__ = [
     "CompileRecord",
     "CorruptError",
     "Key",
+    "LinkError",
     "Manifest",
     "Program",
     "ProgramCache",

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -69,8 +69,15 @@ class ProgramCache:
         require_bundle: bool = False,
         rebuild: str = "",
         level: int = FAST,
+        link: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`rebuild` is what to do about a required bundle that is damaged; `level` is how hard to compress."""
+        """
+        Args:
+            rebuild: what to do about a required bundle that is damaged.
+            level: how hard to compress.
+            link: registers the custom calls that it finds in the lowered text or the executable of a program, before that is
+                compiled or loaded; or raises `LinkError`.
+        """
         self.context = dict(context)
         self.store = store
         self.bundle = bundle
@@ -78,6 +85,7 @@ class ProgramCache:
         self.keys: dict[str, Key] = {}
         self.rebuild = rebuild
         self._level = level
+        self._link = link
         self._lock = threading.Lock()
         self._warned: set[str] = set()
 
@@ -129,6 +137,15 @@ class ProgramCache:
             return []
         held = [record.key.compiled_parts for record in self.bundle.records()]
         return [name for name, key in self.keys.items() if key.compiled_parts not in held]
+
+    def link(self, program: bytes) -> None:
+        """Register what a program calls: its lowered text, or its executable as it was written.
+
+        Raises:
+            LinkError: it cannot be.
+        """
+        if self._link is not None:
+            self._link(program)
 
     def key(self, program: Program) -> Key:
         """The key of a program of this build."""
@@ -189,9 +206,11 @@ class ProgramCache:
 
         Raises:
             RefusedError: with `require_bundle`, the bundle's executable is damaged.
+            LinkError: it calls what cannot be registered.
         """
         try:
             payload = decompress(found.source.packed(found.record), found.record)
+            self.link(payload)
             return unpack(payload, found.record.out_tree, program)
         except CacheError as error:
             self.problem(found.place, error)
@@ -211,8 +230,8 @@ class ProgramCache:
                 self.store.forget(found.record)
             except CacheError as failure:
                 self.problem("store", failure)
-                return ProgramCache(self.context)
-        return ProgramCache(self.context, store=self.store, level=self._level)
+                return ProgramCache(self.context, link=self._link)
+        return ProgramCache(self.context, store=self.store, level=self._level, link=self._link)
 
     def is_whole(self, found: Found) -> bool:
         """Whether the executable is there and undamaged; a problem is warned about."""

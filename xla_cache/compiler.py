@@ -14,7 +14,7 @@ import jax
 
 from xla_cache.cache import Found, ProgramCache
 from xla_cache.environment import available_cores
-from xla_cache.errors import CacheError, RefusedError
+from xla_cache.errors import CacheError, LinkError, RefusedError
 from xla_cache.events import measured_phases
 from xla_cache.jax_cache import hits, without_jax_cache
 from xla_cache.program import Program
@@ -48,6 +48,7 @@ def obtain(program: Program, cache: ProgramCache | None = None) -> tuple[jax.sta
 
     Raises:
         CacheError: the cache requires its bundle, and the bundle does not have the program whole.
+        LinkError: it calls what cannot be registered.
     """
     started = time.perf_counter()
     found = None if cache is None else cache.find(program)
@@ -76,6 +77,8 @@ def _build(
         missed = None if cache is None else cache.why_missing(program)
         if cache is not None and cache.require_bundle:
             raise RefusedError(f"the bundle has no program {program.name!r} like this one ({missed}). {cache.rebuild}")
+        if cache is not None:
+            cache.link(lowered.as_text().encode())
         hits_before = hits()
         compiled = lowered.compile(dict(program.compiler_options) or None)
         from_compiler = hits() == hits_before
@@ -107,7 +110,7 @@ def compile_programs(
 
     Raises:
         ValueError: two programs share a name.
-        CacheError: as `obtain`.
+        CacheError, LinkError: as `obtain`.
         RuntimeError: a program does not compile; the compiler's error is its cause.
     """
     done: dict[str, tuple[jax.stages.Compiled, CompileRecord]] = {}
@@ -161,6 +164,10 @@ def build_programs(
     return done
 
 
+def _turn(program: Program) -> tuple[bool, float]:
+    return program.calls_out, -program.weight
+
+
 def _in_parallel(
     programs: Sequence[Program], work: Callable[[Program], Any], finish: Callable[[Any], None], threads: int | None
 ) -> None:
@@ -174,7 +181,7 @@ def _in_parallel(
     def run(program: Program) -> None:
         try:
             result = work(program)
-        except CacheError:
+        except (CacheError, LinkError):
             raise
         except Exception as error:
             raise RuntimeError(f"program {program.name!r} does not compile: {error}") from error
@@ -184,7 +191,7 @@ def _in_parallel(
     previous = threading.stack_size(THREAD_STACK_BYTES)
     try:
         with ThreadPoolExecutor(max_workers=threads or available_cores(), thread_name_prefix="compile") as pool:
-            futures = [pool.submit(run, program) for program in sorted(programs, key=lambda program: -program.weight)]
+            futures = [pool.submit(run, program) for program in sorted(programs, key=_turn)]
             finished, pending = wait(futures, return_when=FIRST_EXCEPTION)
             for future in pending:
                 future.cancel()

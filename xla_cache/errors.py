@@ -7,6 +7,10 @@ class CacheError(Exception):
     """Kept programs that cannot be used. The message says which, why, and what to do."""
 
 
+class LinkError(Exception):
+    """A program calls what cannot be built or registered here. It is not to be compiled as it is."""
+
+
 class CorruptError(CacheError):
     """Bytes that are not what was written: flipped, truncated, missing, or of another schema."""
 

@@ -1,11 +1,11 @@
 """C++ that programs call, built once with the compiler of this machine and kept as programs are.
 
-    <identity>.json   sealed JSON: the digest of the library that was built of exactly this
-    <sha256>.so       the library, under the digest of its bytes
+    <identity>-<source>.json   sealed JSON: the digest of the library that was built of exactly this
+    <sha256>.so                the library, under the digest of its bytes
 
-It is built for the instructions of the machine that it is built on. The identity covers the sources, the flags, the headers and
-what the compiler predefines with these flags: its version, and those instructions. A library is in place before a record names
-it, both are written whole, and its digest is checked before it is loaded.
+Each source of a folder becomes a library, for the instructions of the machine that it is built on. The identity covers the
+folder, the flags, the headers and what the compiler predefines with these flags: its version, and those instructions. A library
+is in place before a record names it, both are written whole, and its digest is checked before it is loaded.
 """
 
 from __future__ import annotations
@@ -73,44 +73,54 @@ def _output(*command: str) -> str:
 
 
 @dataclass(frozen=True)
-class Library:
-    """Symbols that were loaded into this process. `identity` is equal where the library was built of the same."""
+class Recipe:
+    """What the sources of a folder are built with. `identity` is equal where the same becomes of them."""
 
+    compiler: Compiler
     identity: str
+
+    @classmethod
+    def of(cls, folder: Path) -> Recipe:
+        """That of a folder's files, but for Python, and of this machine.
+
+        Raises:
+            NoCompilerError: there is no compiler.
+        """
+        compiler = find_compiler()
+        digest = hashlib.sha256("\0".join((compiler.predefined, *compiler.command)).encode())
+        for root in (folder, Path(jax.ffi.include_dir()) / "xla"):
+            for path in sorted(root.rglob("*")):
+                if path.is_file() and path.suffix not in (".py", ".pyc"):
+                    contents = path.read_bytes()
+                    digest.update(f"{path.relative_to(root)}\0{len(contents)}\0".encode() + contents)
+        return cls(compiler, digest.hexdigest()[:32])
+
+
+@dataclass(frozen=True)
+class Library:
+    """Symbols that were loaded into this process."""
+
     symbols: ctypes.CDLL
     built: bool
 
 
-def obtain_library(source: Path, directory: Path) -> Library:
-    """Load what `source`, with the other files of its folder that are no Python, becomes; build it where it is not kept.
+def obtain_library(source: Path, directory: Path, recipe: Recipe) -> Library:
+    """Load what `source` becomes by the recipe of its folder; build it where it is not kept.
 
     Raises:
-        NoCompilerError: there is no compiler.
         RefusedError: others can write to `directory`.
         CacheError: it does not build, cannot be kept or cannot be loaded.
     """
-    compiler = find_compiler()
     if directory.exists():
         check_trusted(directory)
-    identity = _identity(source, compiler)
-    record = directory / f"{identity}.json"
+    record = directory / f"{recipe.identity}-{source.stem}.json"
     path, built = _kept(record), False
     if path is None:
-        path, built = _build(source, record, compiler), True
+        path, built = _build(source, record, recipe.compiler), True
     try:
-        return Library(identity, ctypes.CDLL(str(path)), built)
+        return Library(ctypes.CDLL(str(path)), built)
     except OSError as error:
         raise CacheError(f"{path} cannot be loaded: {error}") from None
-
-
-def _identity(source: Path, compiler: Compiler) -> str:
-    digest = hashlib.sha256("\0".join((compiler.predefined, *compiler.command)).encode())
-    for root in (source.parent, Path(jax.ffi.include_dir()) / "xla"):
-        for path in sorted(root.rglob("*")):
-            if path.is_file() and path.suffix not in (".py", ".pyc"):
-                contents = path.read_bytes()
-                digest.update(f"{path.relative_to(root)}\0{len(contents)}\0".encode() + contents)
-    return digest.hexdigest()[:32]
 
 
 def _kept(record: Path) -> Path | None:

@@ -21,6 +21,7 @@ class Program:
     `facts` are the values that the function closes over and that its arguments do not show: what is missing here is missing
     from the key, and a wrong executable would be found. `nodes` are the dataclasses in its outputs. `compiler_options` are XLA's.
     `kind` says what it is for, of which nothing follows here. `device` runs it where there is no mesh; None: the first.
+    `calls_out`: it calls what may still be being built (`ProgramCache.link`), so others are compiled before it.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Program:
     kind: str = ""
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     device: Any = None
+    calls_out: bool = False
 
     def lower(self) -> jax.stages.Lowered:
         """Trace and lower, for `platform` where it is given."""

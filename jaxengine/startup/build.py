@@ -48,6 +48,7 @@ from jaxengine.startup.group.leading_runner import LeadingRunner
 from jaxengine.startup.kv_cache import calibration_tokens
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan
+from jaxengine.startup.native import begin_native, refuse_native
 from jaxengine.startup.offloading import check_host_memory
 from jaxengine.startup.outer_stores import Outer, OuterPlan, open_outer_stores, plan_outer_stores
 from jaxengine.startup.pool import SpacePlan, describe_cache
@@ -62,7 +63,7 @@ from jaxengine.startup.step_timeout import step_timeout
 from jaxengine.startup.weights import OpenedWeights, load_draft, load_parameters, open_weights, read_weights
 from jaxengine.text.tokenizer import Tokenizer
 from pallas_kernels import QUANTISED_CACHES
-from xla_cache import CompileCounter, CompileRecord, ProgramCache
+from xla_cache import CompileCounter, CompileRecord, LinkError, ProgramCache
 
 logger = logging.getLogger("jaxengine")
 
@@ -170,6 +171,27 @@ def build_part(
     """What each host does of `build_engine`, whose arguments and errors these are."""
     progress = Progress(tell)
     group = join(config, progress, tell or (lambda dead: None))
+    begun = partial(_begin_part, config, group, progress, prepare_grammars=prepare_grammars, check=check, tell=tell)
+    try:
+        return begun()
+    except LinkError as error:
+        refuse_native(error)
+        return begun()
+
+
+def _begin_part(
+    config: EngineConfig,
+    group: LeadingGroup | FollowingGroup | Alone,
+    progress: Progress,
+    *,
+    prepare_grammars: Callable[[GrammarSources], object] | None,
+    check: Callable[[Tokenizer | None], object] | None,
+    tell: Callable[[StartProgress | ModelFound | EngineDead], None] | None,
+) -> Part:
+    """
+    Raises:
+        LinkError: the programs were traced to call libraries that cannot be built.
+    """
     with progress.phase("resolve"):
         if part := take_part(config.parallel):
             progress.say("resolve", part)
@@ -177,6 +199,7 @@ def build_part(
         config, bundle = adopt(config, open_bundle(config))
         prepared = prepare(config, progress, weights=True, bundle=bundle)
         model = prepared.model
+        begin_native(model)
         source = _text_source(config, model)
         text = ModelText.load(source)
         if check is not None:

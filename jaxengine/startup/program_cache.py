@@ -12,6 +12,7 @@ from typing import Any
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.bundle import rebuild_command, rebuild_hint, refuse, shaping
 from jaxengine.startup.model_plan import ModelPlan
+from jaxengine.startup.native import native_linker
 from jaxengine.startup.pool import SpacePlan
 from jaxengine.startup.program_context import program_context
 from xla_cache import (
@@ -47,7 +48,8 @@ def open_cache(config: EngineConfig, model: ModelPlan, bundle: Bundle | None) ->
             bundle = None
     require = bundle is not None and config.compilation.bundle_policy == "require"
     store, rebuild = open_store(config), rebuild_hint(config)
-    return ProgramCache(context, store=store, bundle=bundle, require_bundle=require, rebuild=rebuild), bundle
+    link = native_linker(model)
+    return ProgramCache(context, store=store, bundle=bundle, require_bundle=require, rebuild=rebuild, link=link), bundle
 
 
 def check_complete(config: EngineConfig, cache: ProgramCache, programs: Sequence[Program]) -> None:

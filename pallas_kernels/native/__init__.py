@@ -1,6 +1,7 @@
 """What the CPU's backends do in C++, as custom calls of XLA: products of matrices, quantised or not, attention over pages.
 
-    library.cc      the one source that is built, with the headers below; XLA's calls come in here
+    decoder.cc      a source that is built, with headers below: all that most models call. XLA's calls come in here, and in
+                    `scaled.cc`, `grouped.cc` and `encoder.cc`, each a library of its own, which a model that calls it waits for
     product.h       products of rows with a matrix; `kernels.h` has those of a few outputs, `integers.h` those of int8 rows
     scaled.h        the same of matrices of 4 or 8 bits with scales
     fixed.h         those of integers and float4, in fixed point: `fixed_tile.h` of few rows, `fixed_panel.h` of many
@@ -11,8 +12,8 @@
     sum_norm.h      the layer norm of a sum
     threads.h       how work is given to XLA's threads
 
-`library.cc` is built where it runs, with the compiler and the headers of XLA that are there; who has built and registered it says
-so with `calling`. A program that was traced so runs only where it is registered.
+They are built where they run, with the compiler and the headers of XLA that are there; who builds and registers them says so with
+`calling`. What was traced so is compiled and loaded only where those that it `calls` are registered.
 
 The compiler is told to use what the machine has: AVX-512 (BF16, and VNNI for int8) or AVX2 on x86-64, elsewhere vectors of four.
 AMX is not used.
@@ -25,8 +26,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-SOURCE = Path(__file__).parent / "library.cc"
-PRODUCT, SCALED_PRODUCT, GROUPED_PRODUCT, ATTENTION, PACKED_PRODUCT, ROW_ATTENTION, SUM_NORM = SYMBOLS = (
+FOLDER = Path(__file__).parent
+PRODUCT, SCALED_PRODUCT, GROUPED_PRODUCT, ATTENTION, PACKED_PRODUCT, ROW_ATTENTION, SUM_NORM = (
     "product_of_rows",
     "scaled_product_of_rows",
     "products_of_groups",
@@ -35,14 +36,21 @@ PRODUCT, SCALED_PRODUCT, GROUPED_PRODUCT, ATTENTION, PACKED_PRODUCT, ROW_ATTENTI
     "attention_within_rows",
     "norm_of_sum",
 )
-"""The library's custom calls."""
+SOURCES = {
+    "decoder.cc": (PRODUCT, ATTENTION),
+    "scaled.cc": (SCALED_PRODUCT,),
+    "grouped.cc": (GROUPED_PRODUCT,),
+    "encoder.cc": (PACKED_PRODUCT, ROW_ATTENTION, SUM_NORM),
+}
+"""The custom calls of each library, by its source."""
+SYMBOLS = tuple(symbol for symbols in SOURCES.values() for symbol in symbols)
 
 _library: ContextVar[str | None] = ContextVar("library", default=None)
 
 
 @contextmanager
 def calling(library: str | None) -> Iterator[None]:
-    """What is traced meanwhile in this thread may call the registered library of this identity; None: no library."""
+    """What is traced meanwhile in this thread may call the libraries of this identity; None: none."""
     token = _library.set(library)
     try:
         yield
@@ -51,8 +59,13 @@ def calling(library: str | None) -> Iterator[None]:
 
 
 def registered_name(symbol: str, library: str) -> str:
-    """The name by which a library's custom call is registered: that of no other library's."""
+    """The name by which a custom call is registered: that of no other identity's."""
     return f"{symbol}_{library}"
+
+
+def calls(program: bytes, library: str) -> tuple[str, ...]:
+    """The custom calls of this identity in a program: the text that it was lowered to, or what its executable was written as."""
+    return tuple(symbol for symbol in SYMBOLS if registered_name(symbol, library).encode() in program)
 
 
 def call_name(symbol: str) -> str | None:

@@ -1,4 +1,4 @@
-// `x` times the transpose of `weight` on a CPU, by all threads of a pool. Nothing here knows of XLA: `library.cc` does.
+// `x` times the transpose of `weight` on a CPU, by all threads of a pool. Nothing here knows of XLA: `decoder.cc` and its like do.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Work shared by the threads of a pool. Nothing here knows of XLA: `library.cc` does.
+// Work shared by the threads of a pool. Nothing here knows of XLA: `decoder.cc` and its like do.
 
 #pragma once
 

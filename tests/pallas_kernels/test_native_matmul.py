@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from jaxengine.startup.native import register_native
 from pallas_kernels import matmul, matmul_each
-from pallas_kernels.native import PRODUCT, SOURCE, calling, registered_name
+from pallas_kernels.native import FOLDER, PRODUCT, calling, registered_name
 from tests.quick import slow_but
 from xla_cache.library import NoCompilerError, find_compiler
 
@@ -124,7 +124,7 @@ def test_every_set_of_instructions_multiplies_alike(
 ) -> None:
     monkeypatch.setenv("CXXFLAGS", f"-march={instructions}")
     try:
-        other, _ = register_native(tmp_path)
+        other, _ = register_native(tmp_path, symbols=[PRODUCT])
     except NoCompilerError as error:
         pytest.skip(f"this compiler knows no {instructions}: {error}")
     assert other != native
@@ -186,7 +186,7 @@ def test_sanitizers_find_nothing(tmp_path: Path, way: tuple[str, str]) -> None:
     driver, program = Path(__file__).parent / "native_driver.cc", tmp_path / "driver"
     flags = ("-std=c++17", "-O1", "-g", "-ffp-contract=fast", "-pthread", "-w", f"-march={instructions}")
     sanitizing = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
-    words = (find_compiler().command[0], *flags, *sanitizing, "-I", str(SOURCE.parent), str(driver), "-o", str(program))
+    words = (find_compiler().command[0], *flags, *sanitizing, "-I", str(FOLDER), str(driver), "-o", str(program))
     built = subprocess.run(words, capture_output=True, text=True)
     if built.returncode:
         assert not re.search(r"(native_driver\.cc|\.h):\d", built.stderr), built.stderr

@@ -13,7 +13,7 @@ import pytest
 from jaxengine.startup.native import native_directory, register_native
 from pallas_kernels import KernelUnsupported, Relative, row_attention
 from pallas_kernels.check import devices
-from pallas_kernels.native import calling
+from pallas_kernels.native import ROW_ATTENTION, calling
 from pallas_kernels.row_attention import tpu
 from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import rare_but, slow_but
@@ -32,7 +32,7 @@ SHAPES = {
 @pytest.fixture(scope="module")
 def native() -> str:
     try:
-        name, _ = register_native(native_directory())
+        name, _ = register_native(native_directory(), symbols=[ROW_ATTENTION])
     except NoCompilerError as error:
         pytest.skip(str(error))
     return name

@@ -18,7 +18,9 @@ from jaxengine.startup.native import obtain_native
 from jaxengine.startup.program_context import NATIVE, program_context
 from jaxengine.startup.progress import Progress
 from jaxengine.tools import doctor
+from pallas_kernels.native import ATTENTION, PRODUCT, SOURCES, SYMBOLS, registered_name
 from tests.integration.engines import SMALL, write_config
+from xla_cache import LinkError
 
 
 def planned(tmp_path: Any, **options: Any) -> tuple[EngineConfig, ModelPlan]:
@@ -47,7 +49,7 @@ def test_one_cpu_device_of_this_machine_has_its_own(tmp_path, native):
 def test_a_small_model_builds_nothing(tmp_path, monkeypatch):
     config, model = planned(tmp_path)
     size = sum(struct.size * struct.dtype.itemsize for struct in model.parameters.values())
-    monkeypatch.setattr(subject, "register_native", lambda directory: (str(directory), True))
+    monkeypatch.setattr(subject, "find_native", lambda directory: SimpleNamespace(identity=str(directory)))
     monkeypatch.setattr(subject, "MIN_WEIGHT_BYTES", size)
     assert obtain_native(config, model, Progress()) == str(subject.native_directory())
     monkeypatch.setattr(subject, "MIN_WEIGHT_BYTES", size + 1)
@@ -90,18 +92,18 @@ def test_a_program_that_calls_them_is_loaded_by_another_process(tmp_path, native
     child = """
 import sys, jax, jax.numpy as jnp
 from pathlib import Path
-from jaxengine.startup.native import native_directory, register_native
+from jaxengine.startup.native import find_native, native_directory
 from pallas_kernels import matmul
 from pallas_kernels.native import calling
 from xla_cache import Program, ProgramCache, Store, obtain
-name, built = register_native(native_directory())
-assert not built
+libraries = find_native(native_directory())
 def function(x, weight):
-    with calling(name):
+    with calling(libraries.identity):
         return matmul(x, weight, platform="cpu")
 structs = jax.ShapeDtypeStruct((3, 64), jnp.float32), jax.ShapeDtypeStruct((48, 64), jnp.bfloat16)
 program = Program(name="product", function=function, arguments=structs)
-compiled, record = obtain(program, ProgramCache({"target.native": name}, store=Store.open(Path(sys.argv[1]))))
+context, store = {"target.native": libraries.identity}, Store.open(Path(sys.argv[1]))
+compiled, record = obtain(program, ProgramCache(context, store=store, link=libraries.link))
 x = jnp.arange(192, dtype=jnp.float32).reshape(3, 64) / 64
 print(record.origin, float(compiled(x, jnp.ones((48, 64), jnp.bfloat16)).sum()))
 """
@@ -111,6 +113,38 @@ print(record.origin, float(compiled(x, jnp.ones((48, 64), jnp.bfloat16)).sum()))
     )
     assert (first[0], second[0]) == ("compiler", "store")
     assert first[1] == second[1]
+
+
+def test_what_cannot_be_built_is_said_when_a_program_calls_it_and_not_called_again(tmp_path, monkeypatch, caplog):
+    (tmp_path / "folder").mkdir()
+    for source in SOURCES:
+        (tmp_path / "folder" / source).write_text("#error not today\n")
+    libraries = subject.find_native(tmp_path / "kept", tmp_path / "folder")
+    libraries.link(b"calls of nobody")
+    with pytest.raises(LinkError, match="not today") as raised:
+        libraries.link(f"custom_call @{registered_name(PRODUCT, libraries.identity)}".encode())
+    monkeypatch.setattr(subject, "_refused", set())
+    monkeypatch.setattr(subject, "find_native", lambda directory: libraries)
+    config, model = planned(tmp_path)
+    assert obtain_native(config, model, Progress()) == libraries.identity
+    subject.refuse_native(raised.value)
+    assert "not today" in caplog.records[-1].message
+    assert obtain_native(config, model, Progress()) is None
+
+
+def test_only_what_is_called_is_built(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    for source, symbols in SOURCES.items():
+        (tmp_path / "folder" / source).write_text(
+            "".join(f'extern "C" int {name}() {{ return 0; }}\n' for name in symbols)
+        )
+    libraries = subject.find_native(tmp_path / "kept", tmp_path / "folder")
+    registered: list[str] = []
+    monkeypatch.setattr("jax.ffi.register_ffi_target", lambda name, *arguments, **options: registered.append(name))
+    libraries.link(f"custom_call @{registered_name(ATTENTION, libraries.identity)}".encode())
+    assert [path.stem for path in (tmp_path / "kept").glob("*.json")] == [f"{libraries.identity}-decoder"]
+    assert libraries.register(SYMBOLS)
+    assert sorted(registered) == sorted(registered_name(symbol, libraries.identity) for symbol in SYMBOLS)
 
 
 def test_the_library_lies_beside_the_programs(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from xla_cache import CacheError, RefusedError
-from xla_cache.library import NoCompilerError, find_compiler, obtain_library
+from xla_cache.library import Library, NoCompilerError, Recipe, find_compiler, obtain_library
 
 try:
     find_compiler()
@@ -29,28 +29,31 @@ def source(tmp_path: Path) -> Path:
     return write_source(tmp_path / "source")
 
 
+def obtained(source: Path, place: Path) -> Library:
+    return obtain_library(source, place, Recipe.of(source.parent))
+
+
 def test_it_is_built_once_and_under_the_digest_of_its_bytes(source, tmp_path):
     place = tmp_path / "place" / "native"
-    first, second = (obtain_library(source, place) for _ in range(2))
+    first, second = (obtained(source, place) for _ in range(2))
     assert (first.built, second.built) == (True, False)
-    assert first.identity == second.identity
     assert second.symbols.number() == 7
     (library,) = place.glob("*.so")
     assert hashlib.sha256(library.read_bytes()).hexdigest() == library.stem
-    assert [path.stem for path in place.glob("*.json")] == [first.identity]
+    assert [path.stem for path in place.glob("*.json")] == [f"{Recipe.of(source.parent).identity}-number"]
     assert place.stat().st_mode & 0o077 == 0
 
 
 def test_what_it_is_made_of_is_its_identity(source, tmp_path, monkeypatch):
-    place = tmp_path / "native"
-    first = obtain_library(source, place)
+    place, first = tmp_path / "native", Recipe.of(source.parent).identity
+    before = obtained(source, place)
     (source.parent / "note.py").write_text("# no part of it\n")
-    assert obtain_library(source, place).identity == first.identity
+    assert Recipe.of(source.parent).identity == first
     write_source(source.parent, number=8)
-    changed = obtain_library(source, place)
-    assert (changed.built, changed.symbols.number(), first.symbols.number()) == (True, 8, 7)
+    changed = obtained(source, place)
+    assert (changed.built, changed.symbols.number(), before.symbols.number()) == (True, 8, 7)
     monkeypatch.setenv("CXXFLAGS", "-DOTHER")
-    assert obtain_library(source, place).identity not in (first.identity, changed.identity)
+    assert Recipe.of(source.parent).identity != first
 
 
 def test_what_it_may_use_of_a_machine_is_its_identity(source, tmp_path, monkeypatch):
@@ -64,13 +67,13 @@ def test_what_it_may_use_of_a_machine_is_its_identity(source, tmp_path, monkeypa
 @pytest.mark.parametrize("damage", ["changed", "missing"])
 def test_what_is_damaged_is_not_loaded_but_built_again(source, tmp_path, what, damage):
     place = tmp_path / "native"
-    obtain_library(source, place)
+    obtained(source, place)
     (file,) = place.glob(what)
     whole = file.read_bytes()
     file.unlink()  # a library that is loaded must not change under its process
     if damage == "changed":
         file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    again = obtain_library(source, place)
+    again = obtained(source, place)
     assert (again.built, again.symbols.number()) == (True, 7)
     assert hashlib.sha256(next(place.glob("*.so")).read_bytes()).hexdigest() == next(place.glob("*.so")).stem
 
@@ -79,17 +82,17 @@ def test_a_place_that_others_can_write_is_refused(source, tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(RefusedError, match="can be written by others"):
-        obtain_library(source, tmp_path / "open")
+        obtained(source, tmp_path / "open")
     assert not list((tmp_path / "open").iterdir())
 
 
 def test_a_place_that_cannot_be_written_and_a_source_that_does_not_build(source, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CacheError, match="cannot be written"):
-        obtain_library(source, tmp_path / "file" / "native")
+        obtained(source, tmp_path / "file" / "native")
     source.write_text("#error not today\n")
     with pytest.raises(CacheError, match="not today"):
-        obtain_library(source, tmp_path / "native")
+        obtained(source, tmp_path / "native")
 
 
 def test_without_a_compiler_it_is_said_what_to_install(tmp_path, monkeypatch):

@@ -13,8 +13,8 @@ PLAIN_LOOPS = {"xla_cpu_use_fusion_emitters": False}
 bits; later ones compile as fast by themselves."""
 
 ONE_MODULE = {"xla_cpu_parallel_codegen_split_count": 1}
-"""XLA would cut a program into up to 32 modules of LLVM for as many threads. There are programs for all threads to compile, and the
-same code costs more in parts: a decode layer 0.65 for 0.40 s of processor time, sampling 2.9 for 2.4 s."""
+"""XLA would cut a program into up to 32 modules of LLVM for as many threads. There are programs for all threads to compile, and
+the same code costs more in parts: a decode layer 0.65 for 0.40 s of processor time, sampling 2.9 for 2.4 s."""
 
 
 @cache

@@ -33,7 +33,7 @@ from jaxengine.device.models.shared.seeing import Seeing, Seen
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.mesh_caches import part_of_mesh, with_mesh
 from jaxengine.device.runtime.passing import Passage, Way
-from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
+from jaxengine.device.runtime.space import HEAVY, ProgramKind, ProgramSpace
 from jaxengine.device.runtime.stages import Stage, stages
 from jaxengine.device.runtime.transfer import put
 from jaxengine.device.runtime.unpack import (
@@ -59,9 +59,6 @@ Call = Callable[..., Any]
 Kept = tuple[jax.Array, SampleInputs, tuple[jax.Array, ...]]
 """The hidden states `[K, E]` of the kept places of a step, what sampling needs of them, and of all places what drafts read,
 arrays `[N, E]` (`ProgramSpace.taps`)."""
-
-HEAVY = 1e6
-"""Weight of the programs that hold layers, beside their tokens: these are compiled first."""
 
 
 def forward_names(space: ProgramSpace, bucket: Bucket) -> tuple[str, ...]:

@@ -65,6 +65,13 @@ class ProgramKind(StrEnum):
     PASS = "pass"
 
 
+HEAVY = 1e6
+"""Weight of the programs that hold layers, beside their tokens: these are compiled first."""
+
+MULTIPLYING = (ProgramKind.LOGITS, ProgramKind.DRAFT, ProgramKind.ENCODE, ProgramKind.ALIGN)
+"""What multiplies matrices whatever its weight."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DraftSpace:
     """A draft model, as the programs that run it follow from it.
@@ -556,6 +563,7 @@ class ProgramSpace:
             platform={"gpu": "cuda"}.get(self.platform, self.platform),
             facts=facts if self.mesh is None else {**facts, "layers": str(self.layers)},
             nodes=nodes,
+            calls_out=self.native is not None and (kind in MULTIPLYING or weight >= HEAVY),
             compiler_options=compiler_options(self.platform, chip=self._chip, places=places),
         )
 

@@ -1,7 +1,6 @@
 // What `packed.h`, `sum_norm.h` and `row_attention.h` do as custom calls of XLA.
 
-#pragma once
-
+#include "product.h"
 #include "packed.h"
 #include "row_attention.h"
 #include "sum_norm.h"

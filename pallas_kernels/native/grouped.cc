@@ -1,7 +1,6 @@
-// What grouped.h does as a custom call of XLA.
+// What `grouped.h` does as a custom call of XLA.
 
-#pragma once
-
+#include "product.h"
 #include "grouped.h"
 
 #include "xla/ffi/api/ffi.h"

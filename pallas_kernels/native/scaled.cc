@@ -1,0 +1,88 @@
+// What `scaled.h` and `fixed.h` do as a custom call of XLA.
+
+#include "product.h"
+#include "scaled.h"
+
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace {
+
+bool number_of(ffi::DataType type, bool float4, native::Number& number) {
+  switch (type) {
+    case ffi::DataType::U8:
+      number = float4 ? native::Number::float4 : native::Number::int4;
+      return true;
+    case ffi::DataType::S8:
+      number = native::Number::int8;
+      return true;
+    case ffi::DataType::F8E4M3FN:
+      number = native::Number::float8_e4m3;
+      return true;
+    case ffi::DataType::F8E5M2:
+      number = native::Number::float8_e5m2;
+      return true;
+    default:
+      return false;
+  }
+}
+
+// (x, weights..., scales..., zeros...) -> (outs..., scratch): the products of x with each weight, which are of one type, all with scales
+// or all without. `float4`: what numbers of 4 bits are, if they are no integers.
+ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::RemainingArgs weights, ffi::RemainingRets outs,
+                           int64_t group, bool float4) {
+  const size_t count = weights.size() / 3;
+  if (count == 0 || weights.size() != 3 * count || outs.size() != count + 1) {
+    return ffi::Error::InvalidArgument("each weight must have scales, zeros, perhaps none, and an out; scratch comes last");
+  }
+  const ffi::AnyBuffer scratch = **outs.get<ffi::AnyBuffer>(count);
+  std::vector<native::Product> products(count);
+  std::vector<native::Scaled> all(count);
+  for (size_t number = 0; number < count; ++number) {
+    const ffi::AnyBuffer weight = *weights.get<ffi::AnyBuffer>(number), scales = *weights.get<ffi::AnyBuffer>(count + number);
+    const ffi::AnyBuffer zeros = *weights.get<ffi::AnyBuffer>(2 * count + number), out = **outs.get<ffi::AnyBuffer>(number);
+    if (x.dimensions().size() != 2 || weight.dimensions().size() != 2 || out.dimensions().size() != 2) {
+      return ffi::Error::InvalidArgument("x, weight and out must have two axes");
+    }
+    native::Scaled& scaled = all[number];
+    if (!number_of(weight.element_type(), float4, scaled.number)) {
+      return ffi::Error::InvalidArgument("weight must be of uint8, int8, float8_e4m3fn or float8_e5m2");
+    }
+    native::Product& product = products[number];
+    product.kind = native::Kind::bfloat16;
+    product.rows = x.dimensions()[0], product.inputs = x.dimensions()[1];
+    product.outputs = weight.dimensions()[0] * (scaled.paired() ? 2 : 1);
+    const bool plain = scales.element_count() == 0;
+    scaled.group = group, scaled.groups = plain || group < 1 ? 0 : (product.inputs + group - 1) / group;
+    scaled.wide = scales.element_type() == ffi::DataType::F32;
+    scaled.scales = scales.untyped_data(), scaled.zeros = zeros.element_count() == 0 ? nullptr : zeros.untyped_data();
+    const auto of_groups = [&](const ffi::AnyBuffer& buffer) {
+      return buffer.element_count() == static_cast<size_t>(scaled.groups * product.outputs) &&
+             buffer.element_type() == (scaled.wide ? ffi::DataType::F32 : ffi::DataType::BF16);
+    };
+    const auto needed = static_cast<size_t>(native::scaled_bytes(product.rows, product.inputs, scaled) + native::LINE);
+    const bool fits = group > 0 && scaled.number == all[0].number && scaled.groups == all[0].groups && of_groups(scales) &&
+                      (scaled.zeros == nullptr || of_groups(zeros)) && weight.dimensions()[1] == product.inputs &&
+                      out.dimensions()[0] == product.rows && out.dimensions()[1] == product.outputs &&
+                      x.element_type() == ffi::DataType::BF16 && out.element_type() == ffi::DataType::F32 &&
+                      scratch.size_bytes() >= needed;
+    if (!fits) return ffi::Error::InvalidArgument("types or extents of x, weight, scales, zeros, out or scratch do not fit");
+    product.x = x.untyped_data(), product.weight = weight.untyped_data(), product.scales = nullptr;
+    product.out = static_cast<float*>(out.untyped_data()), product.prepared = native::at_line(scratch.untyped_data());
+  }
+  native::multiply_scaled(products.data(), all.data(), static_cast<int64_t>(count), pool.num_threads(),
+                          [&](auto&& task) { pool.Schedule(std::move(task)); });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(scaled_product_of_rows, multiply_scaled,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<int64_t>("group")
+                                  .Attr<bool>("float4"));
