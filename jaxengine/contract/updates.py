@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from jaxengine.contract.batch import Floats, RowLogprobs
@@ -69,6 +70,24 @@ class SequenceUpdate(NamedTuple):
         return _new_tuple(
             SequenceUpdate, (request_id, index, (token,), row_logprobs, admission, (), None, None, 0, 0, None, position)
         )
+
+    @staticmethod
+    def of_tokens(
+        request_ids: Sequence[str],
+        indices: Sequence[int],
+        tokens: Sequence[int],
+        logprobs: Sequence[RowLogprobs | None],
+        admissions: Sequence[Admission],
+        positions: Sequence[int],
+    ) -> list[SequenceUpdate]:
+        """What `of_token` makes of each of these."""
+        none = repeat(None)
+        of_tokens = [_NO_LOGPROBS if of_token is None else (of_token,) for of_token in logprobs]
+        same = (repeat(()), none, none, repeat(0), repeat(0), none)
+        rows = zip(
+            request_ids, indices, zip(tokens, strict=True), of_tokens, admissions, *same, positions, strict=False
+        )
+        return [*map(_new_tuple, repeat(SequenceUpdate), rows)]
 
     @staticmethod
     def of_drafts(

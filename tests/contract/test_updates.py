@@ -26,6 +26,16 @@ def test_the_news_of_one_token(logprobs: RowLogprobs | None) -> None:
     }
 
 
+def test_the_news_of_many() -> None:
+    admission = Admission(4, 1, 0.5)
+    updates = SequenceUpdate.of_tokens("ab", [2, 0], [17, 18], [None, LOGPROBS], [admission, Admission()], [5, 6])
+    assert updates == [
+        SequenceUpdate.of_token("a", 2, 17, None, admission, 5),
+        SequenceUpdate.of_token("b", 0, 18, LOGPROBS, Admission(), 6),
+    ]
+    assert {type(update) for update in updates} == {SequenceUpdate}
+
+
 def test_the_news_of_drafts() -> None:
     admission = Admission(4, 1, 0.5)
     update = SequenceUpdate.of_drafts("a", 2, (17, 18), (None, LOGPROBS), admission, 3, 1, 5)

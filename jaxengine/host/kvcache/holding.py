@@ -99,6 +99,7 @@ class Holding:
     """
 
     __slots__ = (
+        "_shown",
         "_table",
         "announced",
         "awaits",
@@ -135,7 +136,7 @@ class Holding:
         """Cover so many positions, as `Ledger.grow` has it; False, and nothing taken, when too few pages are available."""
         groups = self.groups
         if len(groups) == 1 and groups[0].keep is None and not groups[0].coming:
-            return self._append(groups[0], num_tokens, page_size)
+            return self._cover(groups[0], num_tokens, page_size)
         for group in groups:
             group.drop_unseen(start, page_size)
         missing = self.missing(num_tokens, start=start, ahead=ahead, page_size=page_size)
@@ -147,6 +148,18 @@ class Holding:
         self._rebuild()
         return fits
 
+    def is_full(self, page_size: int) -> bool:
+        """Whether it has one group, of which nothing goes back and nothing comes, and covers all positions of its pages."""
+        group = self.groups[0]
+        whole = len(self.groups) == 1 and group.keep is None and not group.coming
+        return whole and group.num_tokens == len(group.ids) * page_size
+
+    def append(self, page_size: int) -> Int32s:
+        """Cover another page, which is available, where `is_full`; the page table."""
+        self._take_page(self.groups[0])
+        self.groups[0].num_tokens += page_size
+        return self.view
+
     def shrink(self, num_tokens: int, *, page_size: int) -> bool:
         """Give back the pages behind so many positions; whether there were any."""
         given_back = [group.drop_behind(num_tokens, page_size) for group in self.groups]
@@ -154,24 +167,25 @@ class Holding:
             self._rebuild()
         return any(given_back)
 
-    def _append(self, group: GroupPages, num_tokens: int, page_size: int) -> bool:
+    def _cover(self, group: GroupPages, num_tokens: int, page_size: int) -> bool:
         """Let the only group, of which nothing goes back, cover so many positions; False when too few pages are available."""
-        # `missing` and `extend` ask what comes from the host, too, which nothing does to such a group: written out,
-        # a sequence's next page takes a fifth less time (benchmarks/host_overhead.py).
-        ids, before = group.ids, len(group.ids)
-        missing = -(-num_tokens // page_size) - before
-        if missing > 0:
-            if missing > group.pool.num_available:
-                return False
-            for _ in range(missing):
-                ids.append(group.pool.take())
-            if len(ids) > self._table.shape[1]:
-                self._rebuild()
-            else:
-                self._table[0, before : len(ids)] = ids[before:]
-                self._show(len(ids))
+        missing = -(-num_tokens // page_size) - len(group.ids)
+        if missing > group.pool.num_available:
+            return False
+        for _ in range(missing):
+            self._take_page(group)
         group.num_tokens = max(group.num_tokens, num_tokens)
         return True
+
+    def _take_page(self, group: GroupPages) -> None:
+        """Take a page for the only group, which is available, and show it."""
+        number = len(group.ids)
+        group.ids.append(group.pool.take())
+        if number < self._table.shape[1]:
+            self._table[0, number] = group.ids[number]
+            self._show(number + 1)
+        else:
+            self._rebuild()
 
     def _rebuild(self) -> None:
         """Show the pages in a new array."""
@@ -179,8 +193,9 @@ class Holding:
         self._table: Int32s = np.full((len(self.groups), max(8, 2 * width)), SINK, np.int32)
         for row, group in zip(self._table, self.groups, strict=True):
             row[: len(group.ids)] = group.ids
+        self._shown = self._table.view()
+        self._shown.flags.writeable = False
         self._show(width)
 
     def _show(self, width: int) -> None:
-        self.view: Int32s = self._table[:, :width]
-        self.view.flags.writeable = False
+        self.view: Int32s = self._shown[:, :width]

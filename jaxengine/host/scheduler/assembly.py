@@ -11,6 +11,7 @@ from jaxengine.host.scheduler.draft_length import DraftLength
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import prompt_shares, spare_rows
 from jaxengine.host.scheduler.sequence import Sequence
+from jaxengine.host.scheduler.steady import NO_ROWS, Steady, SteadyRows
 from jaxengine.host.scheduler.whole_items import has_runs, whole_take
 
 CRAWL = 4
@@ -21,15 +22,16 @@ CRAWL = 4
 class Assembly:
     """The rows of a step under construction, and whose they are.
 
-    The first rows are those of `plain` sequences: the next token of each, which the device has sampled last. Then come those of
-    `drafted` ones: the same with `num_drafts` drafts of the device each. `asked` names the sequence of each other row that
-    something is asked of, in the order of the rows. `known` are those of which tokens may be computed that are known: their
-    pages may be full with it. `masking` sample under masks that change. `beginning` are those that
+    The first rows are those of `steady` sequences, then those of `plain` ones: the next token of each, which the device has
+    sampled last. Then come those of `drafted` ones: the same with `num_drafts` drafts of the device each. `asked` names the
+    sequence of each other row that something is asked of, in the order of the rows. `known` are those of which tokens may be
+    computed that are known: their pages may be full with it. `masking` sample under masks that change. `beginning` are those that
     `begin`. `drafting` says that the device makes drafts behind the step, `lengths_known` that no row is one of its drafts, or
     starts behind drafts that were not checked yet. `crawls` says that prompts got next to nothing because no bucket has room for
     the decoding rows and for much of them, or for an item that goes into one row.
     """
 
+    steady: SteadyRows = NO_ROWS
     plain: list[Sequence] = field(default_factory=list)
     drafted: list[Sequence] = field(default_factory=list)
     num_drafts: int = 0
@@ -52,6 +54,7 @@ def assemble(
     grid: Grid,
     limits: SchedulerLimits,
     *,
+    steady: Steady,
     prompts_first: bool = False,
     draft_length: DraftLength | None = None,
 ) -> Assembly:
@@ -62,6 +65,7 @@ def assemble(
     written before any row attends. Where a cache does not rewind, it takes one token after the other: there it is one row.
 
     Args:
+        steady: who of them is in every step; nobody where prompts come first.
         prompts_first: leave decoding rows out if prompts wait. They take turns where prompts crawl: with buckets like Gaudi's, of
             which the large ones have few rows.
         draft_length: says how many drafts rows carry, where the device makes them.
@@ -72,6 +76,8 @@ def assemble(
     prompts: list[Sequence] = []
     plain, slots, starts = step.plain, list[int](), list[int]()
     for sequence in running:
+        if sequence.steady:
+            continue
         pending = sequence.pending
         if pending and sequence.plain and not prompts_first:
             start = sequence.num_computed
@@ -91,11 +97,13 @@ def assemble(
                 prompts.append(sequence)
         else:
             again.append(sequence)
+    step.steady, steady_starts = steady.plan()
+    step.rows.add_next_tokens(step.steady.slots, steady_starts)
     step.rows.add_next_tokens(slots, starts)
-    step.num_tokens = step.num_kept = len(plain)
+    step.num_tokens = step.num_kept = len(step.rows)
     if prompts_first and prompts:
         decoding, again = [], []
-    num_rows = len(plain) + len(decoding) + len(again)
+    num_rows = len(step.rows) + len(decoding) + len(again)
     most = limits.num_drafts
     if draft_length is not None:
         most = draft_length.choose(

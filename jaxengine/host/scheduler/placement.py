@@ -20,6 +20,7 @@ from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import URGENCY
 from jaxengine.host.scheduler.sequence import Group, Sequence, State
 from jaxengine.host.scheduler.sequence_pages import Placed, SequencePages
+from jaxengine.host.scheduler.steady import Steady
 from jaxengine.host.scheduler.waiting import WaitingQueue
 from jaxengine.host.scheduler.whole_items import is_stuck
 
@@ -42,6 +43,7 @@ class Placement:
 
     Attributes:
         pages: of these sequences.
+        steady: the running ones that gain a token with every step.
         stranded: sequences whose adapters cannot be read, and why; they wait until somebody ends them.
     """
 
@@ -59,6 +61,7 @@ class Placement:
         self.num_preemptions = 0
         self.weight_version = FIRST_VERSION
         self.pages = SequencePages(limits, ledger, clock=clock)
+        self.steady = Steady(limits.max_num_seqs)
         self.adapters = adapters
         self.encoders = encoders
         self.stranded: list[tuple[Sequence, JaxEngineError]] = []
@@ -108,14 +111,20 @@ class Placement:
         """
         preempted = False
         self.waiting.rank(self.running)
-        for sequence in [
+        due = self.steady.due()
+        to_grow = [] if due and self.pages.append(due) else due
+        short = [
             sequence
             for sequence in self.running
+            if not sequence.steady
             # what it computes next with its drafts is not covered, nor what is known or proposed
-            if sequence.num_computed + sequence.max_offered >= (covered := sequence.covered_end)
-            or sequence.num_tokens > covered
-            or (sequence.drafts is not None and sequence.drafts.proposal)
-        ]:
+            and (
+                sequence.num_computed + sequence.max_offered >= (covered := sequence.covered_end)
+                or sequence.num_tokens > covered
+                or (sequence.drafts is not None and sequence.drafts.proposal)
+            )
+        ]
+        for sequence in sorted([*to_grow, *short], key=_urgency_of) if to_grow else short:
             if sequence.state is not State.RUNNING or sequence.waits:
                 continue  # preempted since, or with nothing to compute
             num_drafts = sequence.next_drafts
@@ -133,6 +142,8 @@ class Placement:
                 preempted = True
                 if victim is sequence:
                     break
+        if due:
+            self.steady.watch_pages([sequence for sequence in due if sequence.steady])
         return preempted
 
     def admit(self, *, max_tokens: int) -> None:
@@ -372,6 +383,7 @@ class Placement:
         return placed
 
     def _give_up_place(self, sequence: Sequence) -> None:
+        self.steady.leave(sequence)
         self.pages.release(sequence)
         self._slots.append(sequence.slot)
         if sequence.adapter is not None and self.adapters is not None:

@@ -10,20 +10,25 @@ from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.host.scheduler.assembly import Assembly
 from jaxengine.host.scheduler.finish import finish_after
 from jaxengine.host.scheduler.sequence import Sequence, State
+from jaxengine.host.scheduler.steady import Steady, SteadyRows
 
 Logprobs = tuple[RowLogprobs | None, ...]
 
 
 @dataclass(slots=True)
 class Applied:
-    """What one result has changed: the news of each sequence; those whose tokens fill another page, and those that ended."""
+    """What one result has changed: the news of each sequence; those whose tokens fill another page, and those that ended.
+
+    `due` are those who are steady and were to be looked at.
+    """
 
     updates: list[SequenceUpdate] = field(default_factory=list)
     filled: list[Sequence] = field(default_factory=list)
     ended: list[Sequence] = field(default_factory=list)
+    due: list[Sequence] = field(default_factory=list)
 
 
-def apply_result(step: Assembly, result: StepResult) -> Applied:
+def apply_result(step: Assembly, result: StepResult, steady: Steady) -> Applied:
     """Give the sequences of `step` what it has computed for them.
 
     Sequences gain tokens, and drafts to follow them. One that ended still holds its pages and its slot: the caller ends it.
@@ -39,7 +44,10 @@ def apply_result(step: Assembly, result: StepResult) -> Applied:
         )
     applied = Applied()
     tokens, logprobs, pooled = result.tokens.tolist(), result.logprobs, iter(result.pooled)
-    _apply_plain(step.plain, tokens, logprobs, applied)
+    if step.steady:
+        _apply_steady(step.steady, result, applied, steady)
+    at, place = len(step.steady), len(step.steady) + len(step.plain)
+    _apply_plain(step.plain, tokens[at:place], logprobs[at:place], applied, steady)
     place = _apply_drafted(step, tokens, logprobs, applied)
     if result.drafts is not None:
         guesses = dict(zip(step.rows.slots, result.drafts.tolist(), strict=False))
@@ -50,7 +58,14 @@ def apply_result(step: Assembly, result: StepResult) -> Applied:
         at, place = place, place + row.num_kept
         of_row = next(pooled) if isinstance(row.want, Pool) else None
         if sequence.state is not State.FINISHED:
+            if sequence.steady:
+                steady.settle(sequence)
             _add(applied, sequence, _apply_row(sequence, row, tokens[at:place], logprobs[at:place], of_row))
+    steady.end_result()
+    for sequence in applied.due:
+        steady.settle(sequence)
+        if sequence.num_tokens >= sequence.publishes_at:
+            applied.filled.append(sequence)
     return applied
 
 
@@ -59,12 +74,32 @@ def failed_update(sequence: Sequence, problem: str) -> SequenceUpdate:
     return _without_token(sequence, finish_reason="error", stop_reason=problem)
 
 
-def _apply_plain(sequences: list[Sequence], tokens: list[int], logprobs: Logprobs, applied: Applied) -> None:
-    """A token for each of these sequences, as nearly all gain in nearly every step: a short way, unless it is the last."""
+def _apply_steady(rows: SteadyRows, result: StepResult, applied: Applied, steady: Steady) -> None:
+    """A token for each of these, as nearly all gain in nearly every step: for all together."""
+    array, logprobs = result.tokens[: len(rows)], result.logprobs[: len(rows)]
+    tokens = array.tolist()
+    alone, applied.due = steady.alone(rows, tokens)
+    positions = steady.take(rows, array)
+    updates = SequenceUpdate.of_tokens(rows.request_ids, rows.indices, tokens, logprobs, rows.admissions, positions)
+    for number in reversed(alone):
+        del updates[number]
+    applied.updates += updates
+    if alone:
+        sequences = [rows.sequences[number] for number in alone]
+        of_rows = tuple([logprobs[number] for number in alone])
+        _apply_plain(sequences, [tokens[number] for number in alone], of_rows, applied, steady)
+
+
+def _apply_plain(
+    sequences: list[Sequence], tokens: list[int], logprobs: Logprobs, applied: Applied, steady: Steady
+) -> None:
+    """A token for each of these sequences: a short way, unless it is the last."""
     updates, over, of_token = applied.updates, State.FINISHED, SequenceUpdate.of_token
     for sequence, token, row_logprobs in zip(sequences, tokens, logprobs, strict=False):
         if sequence.state is over:
             continue
+        if sequence.steady:
+            steady.settle(sequence)
         sequence.pending -= 1
         at = sequence.num_tokens
         if token in sequence.ends or at + 1 >= sequence.max_length:
@@ -83,7 +118,7 @@ def _apply_drafted(step: Assembly, tokens: list[int], logprobs: Logprobs, applie
     Returns:
         The first place behind theirs.
     """
-    place, num_drafts = len(step.plain), step.num_drafts
+    place, num_drafts = len(step.steady) + len(step.plain), step.num_drafts
     updates, over, of_drafts = applied.updates, State.FINISHED, SequenceUpdate.of_drafts
     for sequence in step.drafted:
         at, place = place, place + 1 + num_drafts

@@ -74,6 +74,7 @@ class Scheduler:
         self.limits = limits
         self.max_in_flight = max_in_flight
         self._turns = turns
+        self._keeps_steady = turns == 1 and ledger.snapshots is None
         self._grid = grid
         self._ledger = ledger
         self.tier = ledger.tier
@@ -215,6 +216,7 @@ class Scheduler:
 
     def aborted(self) -> list[SequenceUpdate]:
         """What is told of all sequences that have not ended, when they are to end with `abort`."""
+        self._placement.steady.settle_all()
         return [
             SequenceUpdate(group.request_id, index, (), (), admission, finish_reason="abort", position=num_output)
             for group in self._groups.values()
@@ -296,11 +298,14 @@ class Scheduler:
             placement.admit(max_tokens=self.limits.max_num_batched_tokens)
         if self.encoders is not None:
             self._encodings, self._encoded_for = self.encoders.launch()
+        if self._prompts_first:
+            placement.steady.leave_all()
         running = take_turns(placement.running, self._turns, number=self._num_steps + 1)
         step = assemble(
             running,
             self._grid,
             self.limits,
+            steady=placement.steady,
             prompts_first=self._prompts_first,
             draft_length=self.draft_length,
         )
@@ -336,6 +341,9 @@ class Scheduler:
             if sequence.shown is not None and self.encoders is not None:
                 self.encoders.pass_by(sequence.shown, sequence.num_computed)
         self._in_flight.append((batch, step))
+        if self._keeps_steady:
+            in_all = len(self._in_flight)
+            placement.steady.join([each for each in step.plain if each.pending == in_all and not each.max_offered])
         self._counters.record(step.bucket, step.num_tokens)
         return batch
 
@@ -363,7 +371,8 @@ class Scheduler:
         """
         if not self._in_flight or self._in_flight[0][0] is not batch:
             raise ValueError("commit() takes the batches that schedule() returned, in order, each once")
-        applied = apply_result(self._in_flight[0][1], result)
+        steady = self._placement.steady
+        applied = apply_result(self._in_flight[0][1], result, steady)
         self._in_flight.popleft()
         if self.draft_length is not None:
             self.draft_length.forget()
@@ -379,6 +388,8 @@ class Scheduler:
             self._finish(sequence)
         if applied.ended:
             self._placement.sweep()
+        if applied.due:
+            steady.watch_tokens(applied.due)
         return applied.updates
 
     def check_idle(self) -> None:

@@ -141,6 +141,9 @@ class Sequence:
     -1 before it sampled anything in this slot. It has `lapsed` with a step that did not draft: the draft model has not seen
     its tokens, and none are made for it while it runs. `guesses` are those that the host was told of, as masks depend on them.
 
+    One that is `steady` is in every step with a row of one token. What it says of itself is behind until it is settled
+    (`steady.py`).
+
     `last_step` is the number of the step that it was in last, where sequences take turns.
 
     `pages` are the ledger's for positions up to `covered_end`, into which the sequence may write: all its tokens, or where the
@@ -195,6 +198,7 @@ class Sequence:
         "slot",
         "snapshot_end",
         "state",
+        "steady",
         "urgency",
         "whole",
     )
@@ -254,7 +258,7 @@ class Sequence:
         self.adapter = request.adapter
         self.adapter_slot = 0
         self.overtaken = 0  # by sequences that were let run while its adapter had no slot
-        self.begins = False
+        self.begins = self.steady = False
         self.shown: Shown | None = None
         self.state = State.WAITING
         self.from_host = self.from_outer = True
@@ -379,7 +383,7 @@ class Sequence:
             self._tokens[at] = token
         self.num_tokens = at + 1
 
-    def extend(self, tokens: tuple[int, ...]) -> None:
+    def extend(self, tokens: tuple[int, ...] | Int32s) -> None:
         """Add generated tokens."""
         at, end = self.num_tokens, self.num_tokens + len(tokens)
         while end > len(self._tokens):

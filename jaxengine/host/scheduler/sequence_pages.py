@@ -90,6 +90,17 @@ class SequencePages:
         """Let its pages cover so many positions, and the rest of the last page; False when there are too few."""
         return self._cover(sequence, -(-length // self.page_size) * self.page_size)
 
+    def append(self, sequences: list[Sequence]) -> bool:
+        """Let each of these, whose pages are full, have another one; False, and nothing done, where `grow` is to see to each."""
+        tables = self._ledger.append([sequence.sequence_id for sequence in sequences])
+        if tables is None:
+            return False
+        for sequence, pages in zip(sequences, tables, strict=True):
+            sequence.pages = pages
+            sequence.covered_end += self.page_size
+            self._changed[sequence] = None
+        return True
+
     def shrink(self, sequence: Sequence, length: int) -> bool:
         """Take back its pages behind so many positions; whether there were any."""
         if length + self.page_size > sequence.covered_end or not self._ledger.shrink(sequence.sequence_id, length):

@@ -314,6 +314,27 @@ def test_a_sequence_grows_in_all_pools_or_in_none():
     ledger.check()
 
 
+def test_several_sequences_have_another_page_each_or_none_has():
+    ledger = Ledger([PagePool(8)], 4)
+    for sequence_id, length in ((1, 8), (2, 4), (3, 3)):
+        ledger.add(sequence_id, [0] * length, ledger.chain(None))
+        assert ledger.grow(sequence_id, length)
+    before = pages(ledger, 1)
+    assert ledger.append([1, 3]) is None, "there are positions left on a page"
+    assert [table.tolist() for table in ledger.append([1, 2])] == [[[*before, 5]], [[3, 6]]]
+    assert (ledger.covered(1), ledger.covered(2)) == (12, 8)
+    assert ledger.append([1, 2]) is None, "there is one page left"
+    assert (pages(ledger, 1), ledger.num_available) == ([*before, 5], (1,))
+    ledger.check()
+
+
+def test_where_windows_are_each_sequence_grows_by_itself():
+    ledger = Ledger([PagePool(8, (5,))], 4)
+    ledger.add(1, [0] * 4, ledger.chain(None))
+    assert ledger.grow(1, 4)
+    assert ledger.append([1]) is None
+
+
 def test_what_the_least_pool_holds_is_what_the_ledger_holds():
     ledger = Ledger([PagePool(10), PagePool(6, (None, None))], 4)
     assert ledger.longest_sequence(ahead=4) == 2 * 4

@@ -14,11 +14,13 @@ from jaxengine.host.scheduler.assembly import Assembly
 from jaxengine.host.scheduler.drafts import Drafts
 from jaxengine.host.scheduler.results import apply_result
 from jaxengine.host.scheduler.sequence import Sequence, State
+from jaxengine.host.scheduler.steady import Steady
 from jaxengine.options.speculation import NgramSpeculation
 from tests.fakes import embedding_of, mix
 from tests.harness import Rig, make_request, make_sequence
 
 SPECULATION = NgramSpeculation(num_tokens=3, min_length=1, max_length=2)
+NOBODY = Steady(0)
 
 
 def launched(*asked: tuple[Sequence, Want, tuple[int, ...]]) -> Assembly:
@@ -59,7 +61,7 @@ class TestPlaces:
             (scored, Score((2, 3), sample=True), (1, 2, 3)), (ended, Sample(2), (3, 4)), (plain, ONE, (1, 2, 3))
         )
         ended.state = State.FINISHED
-        applied = apply_result(step, result_of(0, 0, 10, 20, 21, 30))
+        applied = apply_result(step, result_of(0, 0, 10, 20, 21, 30), NOBODY)
         assert [update.request_id for update in applied.updates] == ["a", "c"]
         assert applied.ended == []
         first, second = applied.updates
@@ -70,7 +72,7 @@ class TestPlaces:
     def test_a_row_that_is_scored_alone_gains_no_token(self) -> None:
         sequence = make_sequence(make_request("a", [1, 2, 3], prompt_logprobs=1))
         step = launched((sequence, Score((2,), sample=False), (1,)))
-        (update,) = apply_result(step, result_of(0)).updates
+        (update,) = apply_result(step, result_of(0), NOBODY).updates
         assert (update.token_ids, len(update.prompt_logprobs), update.finish_reason) == ((), 1, None)
         assert (sequence.num_tokens, sequence.pending) == (3, 0)
 
@@ -78,7 +80,7 @@ class TestPlaces:
         sequence = make_sequence(make_request("a", [1, 2, 3]))
         step = launched((sequence, ONE, (1, 2, 3)))
         with pytest.raises(ValueError, match="kept 1 places, its result has 2 tokens"):
-            apply_result(step, result_of(10, 11))
+            apply_result(step, result_of(10, 11), NOBODY)
         assert (sequence.num_tokens, sequence.pending) == (3, 1)
 
     def test_a_pooled_prompt_shares_steps_and_yields_its_last_state(self) -> None:
@@ -115,13 +117,13 @@ class TestEnds:
         step.num_kept += 1
         plain.pending, plain.state = 1, State.RUNNING
         plain.publishes_at = other.publishes_at = publishes_at
-        applied = apply_result(step, result_of(10, 20))
+        applied = apply_result(step, result_of(10, 20), NOBODY)
         assert [update.token_ids for update in applied.updates] == [(10,), (20,)]
         assert applied.filled == ([plain, other] if publishes_at == 4 else [])
 
     def test_who_ends_is_left_to_the_caller(self) -> None:
         sequence = make_sequence(make_request("a", [1, 2, 3], max_tokens=1))
-        applied = apply_result(launched((sequence, ONE, (1, 2, 3))), result_of(10))
+        applied = apply_result(launched((sequence, ONE, (1, 2, 3))), result_of(10), NOBODY)
         (update,) = applied.updates
         assert (update.token_ids, update.finish_reason) == ((10,), "length")
         assert applied.ended == [sequence]
@@ -131,7 +133,7 @@ class TestEnds:
         sequence = make_sequence(make_request("a", [1, 2, 3]))
         step = launched((sequence, ONE, (1, 2, 3)))
         sequence.grammar_error = "nothing is left"
-        (update,) = apply_result(step, result_of(10)).updates
+        (update,) = apply_result(step, result_of(10), NOBODY).updates
         assert (update.token_ids, update.finish_reason, update.stop_reason) == ((), "error", "nothing is left")
 
     def test_updates_say_what_came_from_the_prefix_cache_and_how_often_it_was_preempted(self) -> None:
@@ -150,29 +152,29 @@ class TestEnds:
 class TestDrafts:
     def test_what_follows_a_wrong_one_is_dropped(self) -> None:
         sequence, step = drafted(4, 5, 6)
-        (update,) = apply_result(step, result_of(4, 9, -1, -1)).updates
+        (update,) = apply_result(step, result_of(4, 9, -1, -1), NOBODY).updates
         assert (update.token_ids, update.num_draft_tokens, update.num_accepted_tokens) == ((4, 9), 3, 1)
         assert (sequence.num_tokens, sequence.num_computed, sequence.ahead) == (5, 4, 0)
 
     def test_what_follows_the_end_is_dropped(self) -> None:
         sequence, step = drafted(1, 2, 3, stop_token_ids=[2])
-        (update,) = apply_result(step, result_of(1, 2, 3, 1)).updates
+        (update,) = apply_result(step, result_of(1, 2, 3, 1), NOBODY).updates
         assert (update.token_ids, len(update.logprobs)) == ((1, 2), 2)
         assert (update.finish_reason, update.stop_reason, update.num_accepted_tokens) == ("stop", 2, 3)
         assert sequence.proposal == ()
 
     def test_new_ones_are_proposed_as_far_as_there_is_room(self) -> None:
         sequence, step = drafted(1, 2, 3)
-        apply_result(step, result_of(1, 2, 3, 1))
+        apply_result(step, result_of(1, 2, 3, 1), NOBODY)
         assert sequence.proposal == (2, 3, 1)
-        apply_result(launched((sequence, ONE, (1,))), result_of(2))
-        apply_result(launched((sequence, ONE, (2,))), result_of(3))
+        apply_result(launched((sequence, ONE, (1,))), result_of(2), NOBODY)
+        apply_result(launched((sequence, ONE, (2,))), result_of(3), NOBODY)
         assert sequence.max_length - sequence.num_tokens == 3
         assert sequence.proposal == (1, 2)
 
     def test_a_sequence_rests_after_one_of_which_nothing_was_right(self) -> None:
         sequence, step = drafted(4, 5, 6)
-        apply_result(step, result_of(1, -1, -1, -1))
+        apply_result(step, result_of(1, -1, -1, -1), NOBODY)
         assert (sequence.tokens[-1], sequence.proposal) == (1, ())
         drafts_of(sequence).propose(np.array([1, 2, 1]), room=9)
         assert sequence.proposal == (), "though there is something to propose"
