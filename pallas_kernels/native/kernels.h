@@ -208,6 +208,18 @@ INLINE void multiply_inputs(const Packed& weight, const float* x, int64_t inputs
   for (int64_t done = 0; done < inputs; done += CHUNK) lanes.multiply_32(weight, done, x + done * R);
 }
 
+// The last inputs, fewer than 32: x goes on with zeros, and so must the matrix.
+template <int R, typename Weight, int LINES>
+INLINE void multiply_rest(const Given<Weight, LINES>& weight, int64_t done, const float* x, int64_t inputs, Lanes<R, 0, PARTS>& lanes) {
+  Weight rest[OUTPUTS][CHUNK] = {};
+  Given<Weight> last;
+  for (int q = 0; q < OUTPUTS; ++q) {
+    memcpy(rest[q], weight.outputs[q] + done, (inputs - done) * sizeof(Weight));
+    last.outputs[q] = rest[q];
+  }
+  lanes.multiply_32(last, 0, x);
+}
+
 template <int R, typename Weight, int LINES>
 INLINE void multiply_inputs(const Given<Weight, LINES>& weight, const float* x, int64_t inputs, Lanes<R, 0, PARTS>& lanes) {
   int64_t done = 0;
@@ -215,15 +227,7 @@ INLINE void multiply_inputs(const Given<Weight, LINES>& weight, const float* x, 
     prefetch<LINES, CHUNK>(weight.following, done);
     lanes.multiply_32(weight, done, x + done * R);
   }
-  if (done < inputs) {  // x goes on with zeros, and so must the matrix
-    Weight rest[OUTPUTS][CHUNK] = {};
-    Given<Weight> last;
-    for (int q = 0; q < OUTPUTS; ++q) {
-      memcpy(rest[q], weight.outputs[q] + done, (inputs - done) * sizeof(Weight));
-      last.outputs[q] = rest[q];
-    }
-    lanes.multiply_32(last, 0, x + done * R);
-  }
+  if (done < inputs) multiply_rest(weight, done, x + done * R, inputs, lanes);
 }
 
 // Where the sums of a tile go: those of `outputs` outputs, with sums of earlier inputs unless they begin with these.
@@ -294,6 +298,28 @@ NOT_INLINE void tile(Weight weight, const float* x, int64_t inputs, Place place)
   add_lanes<R>(sums, place);
 }
 
+// Twice `OUTPUTS` outputs of one row: with half as many the sums are so few that each waits for what was added to it before.
+template <typename Weight>
+NOT_INLINE void wide_tile_of_row(const Weight* weight, int64_t stride, const Weight* following, const float* x, int64_t inputs, Place place) {
+  Given<Weight> given[2];
+  UNROLLED for (int q = 0; q < 2 * OUTPUTS; ++q) given[q / OUTPUTS].outputs[q % OUTPUTS] = weight + q * stride;
+  Lanes<1, 0, PARTS> lanes[2];
+  int64_t done = 0;
+  for (; done + CHUNK <= inputs; done += CHUNK) {
+    prefetch<2 * OUTPUTS, CHUNK>(following, done);
+    UNROLLED for (int half = 0; half < 2; ++half) lanes[half].multiply_32(given[half], done, x + done);
+  }
+  Sum sums[OUTPUTS][2];
+  UNROLLED for (int half = 0; half < 2; ++half) {
+    if (done < inputs) multiply_rest(given[half], done, x + done, inputs, lanes[half]);
+    Sum own[OUTPUTS][1];
+    lanes[half].store(own);
+    UNROLLED for (int q = 0; q < OUTPUTS; ++q) sums[q][half] = own[q][0];
+  }
+  place.stride = OUTPUTS;  // halves go where rows would
+  add_lanes<2>(sums, place);
+}
+
 template <int LEAST, int MOST = ROWS, typename Weight>
 static void tiles(int64_t rows, const Weight& weight, const float* x, int64_t inputs, const Place& place) {
 #define TILE(R) \
@@ -354,7 +380,16 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
     return Place{out, product.outputs, smaller(OUTPUTS, last - output), block == 0};
   };
   if (product.rows <= FEW_TILES * ROWS) {  // the matrix is read once, in the order in which it lies
-    for (int64_t output = first; output < last; output += OUTPUTS) {
+    int64_t output = first;
+    for (; product.rows == 1 && output + 2 * OUTPUTS <= last; output += 2 * OUTPUTS) {
+      for (int64_t block = 0; block < product.inputs; block += step) {
+        const int64_t inputs = smaller(step, product.inputs - block);
+        const Weight* following = weight + (output + 2 * OUTPUTS) * product.inputs + 2 * OUTPUTS * block;
+        wide_tile_of_row(weight + output * product.inputs + block, product.inputs, following, x(block, inputs, 0), inputs,
+                         place(output, block, 0));
+      }
+    }
+    for (; output < last; output += OUTPUTS) {
       for (int64_t part = 0; part < rows.count; ++part) {
         for (int64_t block = 0; block < product.inputs; block += step) {
           const int64_t inputs = smaller(step, product.inputs - block);
