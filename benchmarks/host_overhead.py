@@ -1,4 +1,4 @@
-"""Host time of a step while N sequences decode, on the fake runner: no model. JSON out.
+"""Host time of a step while N sequences decode, on a device that takes none: no model. JSON out.
 
 `outputs` (ids only, no tokenizer) and `statistics` (what a server's metrics cost) are reported beside the three phases that
 every step has. Steps overlap as in the engine: one is scheduled before the one before it is committed.
@@ -9,6 +9,7 @@ python benchmarks/host_overhead.py --sequences 256 --steps 400
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -16,12 +17,14 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
+
 from jaxengine.bench import machine
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH may name another commit
 
 from buckets import Bucket, Grid
-from jaxengine.contract.batch import Batch
+from jaxengine.contract.batch import Batch, StepResult
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
@@ -33,7 +36,6 @@ from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.scheduler import Scheduler
 from jaxengine.server.telemetry.tally import Tally
-from tests.fakes import FakePending, FakeRunner
 
 VOCAB = 512
 PHASES = ("schedule", "pad", "commit")
@@ -91,6 +93,15 @@ class Stopwatch:
         self._pending.clear()
 
 
+class Device:
+    """Has a step's tokens at once. What else it did would be in the way of what is timed: in the caches of the processor, too."""
+
+    def launch(self, batch: Batch) -> StepResult:
+        """A token for each row that is sampled."""
+        kept = len(batch.rows) - batch.rows.wants.count(None)
+        return StepResult(((7 * np.arange(kept) + batch.number) % VOCAB).astype(np.int32), (None,) * kept)
+
+
 def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Seconds of each phase of every timed step, in which all sequences decode, by clock."""
     sequences, page_size = arguments.sequences, arguments.page_size
@@ -103,7 +114,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         max_num_batched_tokens=max(2048, 2 * sequences),
     )
     scheduler = Scheduler(limits, grid, Ledger([PagePool(num_pages)], page_size), vocab_size=VOCAB, max_in_flight=2)
-    runner = FakeRunner(num_pages, page_size, VOCAB)
+    device = Device()
     postprocessor, progress = Postprocessor(None), dict[str, Progress]()
     recorder = Recorder()
     recorder.listen(Tally(max_model_len=arguments.max_model_len))
@@ -119,7 +130,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     slots = SlotTable(sequences + 1)
     watch = Stopwatch()
     left = WARM_UP_STEPS + arguments.steps
-    before: tuple[Batch, FakePending] | None = None
+    before: tuple[Batch, StepResult] | None = None
+    gc.collect()
+    gc.freeze()  # as an engine does when it has started
     while left:
         watch.start()
         batch = scheduler.schedule()
@@ -135,10 +148,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
             order, num_sampled, _ = slots.order(kept)
             pad(layout, rows, kept, order, tables, num_sampled=num_sampled)
             watch.lap("pad")
-        pending = runner.launch(batch)
+        result = device.launch(batch)
         if before is not None:
             watch.start()
-            updates = scheduler.commit(before[0], before[1].wait())
+            updates = scheduler.commit(*before)
             watch.lap("commit")
             for update in updates:
                 progress[update.request_id].take(update)  # nothing is due before the end
@@ -146,7 +159,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
             recorder.take(updates, time.monotonic())
             recorder.end_step(before[0], launched=0.0, ready=0.0, more=True)
             watch.lap("statistics")
-        before = batch, pending
+        before = batch, result
         left -= decoding
         watch.end_step(keep=decoding and left < arguments.steps)
     return watch.laps
