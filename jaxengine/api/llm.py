@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxengine.api.checks import WeightSource, check_level, check_tags, params_for, weight_source
 from jaxengine.api.pooling import PoolingMethods
+from jaxengine.collector import without_collection
 from jaxengine.contract.adapters import Adapter
 from jaxengine.contract.lora_request import LoRARequest
 from jaxengine.contract.outputs import RequestOutput
@@ -395,7 +396,8 @@ def start_engine(model: str | None, options: Mapping[str, Any]) -> HostedEngine:
     """
     config = read_options(model, options)
     # The device half is loaded here and not above, so that a wrong option or path is reported without loading JAX.
-    from jaxengine.startup.build import build_engine
+    with without_collection():
+        from jaxengine.startup.build import build_engine
 
     return build_engine(config)
 

@@ -22,11 +22,14 @@ def main() -> None:
     import logging
 
     logging.getLogger("jaxengine").setLevel(logging.WARNING)
-    import jax
+    from jaxengine.collector import without_collection
 
-    from jaxengine.contract.sampling_params import SamplingParams
-    from jaxengine.options.config import EngineConfig
-    from jaxengine.startup.build import build_engine
+    with without_collection():
+        import jax
+
+        from jaxengine.contract.sampling_params import SamplingParams
+        from jaxengine.options.config import EngineConfig
+        from jaxengine.startup.build import build_engine
 
     imported = clock()
     events = {"/jax/compilation_cache/cache_hits": 0, "/jax/compilation_cache/cache_misses": 0}

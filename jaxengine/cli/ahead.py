@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from jaxengine.collector import without_collection
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.flags import add_options, given_options
@@ -65,7 +63,7 @@ def run_compile(namespace: argparse.Namespace) -> int:
 
 
 def run_plan(namespace: argparse.Namespace) -> int:
-    with _without_collection():
+    with without_collection():
         config = config_for(namespace)
         from jaxengine.startup.log import show_log
         from jaxengine.tools.plan import plan_engine
@@ -82,18 +80,6 @@ def run_plan(namespace: argparse.Namespace) -> int:
     else:
         print("\n".join(lines(plan)))
     return 0 if plan.fits else 1
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Loading JAX and describing a model leave next to no garbage, and looking for it is a good part of a plan's time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def config_for(namespace: argparse.Namespace) -> EngineConfig:

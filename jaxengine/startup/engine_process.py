@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Protocol
 
+from jaxengine.collector import without_collection
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.messages import Alive, Begin, Close, EngineDead, EngineReady, Event, Message
 from jaxengine.contract.wire import Wire
@@ -114,7 +115,8 @@ def live(descriptor: int, build: Callable[[Begin, Callable[[Event], None]], Work
 
 
 def _build(begin: Begin, emit: Callable[[Event], None]) -> EngineHost:
-    from jaxengine.startup.build import build_engine
+    with without_collection():
+        from jaxengine.startup.build import build_engine
 
     def prepare(grammars: GrammarSources) -> None:
         grammars.tokenizer.prepare()
