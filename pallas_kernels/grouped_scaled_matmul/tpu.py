@@ -21,11 +21,11 @@ from jax.typing import DTypeLike
 from pallas_kernels.grouped_matmul.groups import group_of_row, taken
 from pallas_kernels.grouped_scaled_matmul import tpu_few, tpu_float4
 from pallas_kernels.grouped_scaled_matmul.tpu_matrix import (
-    COLUMNS,
     OUTPUTS,
     Kept,
     each_columns,
     lies_turned,
+    most_columns,
     outputs_of_block,
     taken_apart,
 )
@@ -173,7 +173,7 @@ def _kernel(groups: Any, used: Any, x: Any, weight: Any, *rest: Any, kept: Kept)
 
     @pl.when(block < used[0])
     def _() -> None:
-        @each_columns(products.shape[1])
+        @each_columns(weight, products.shape[1])
         def _(own: Any) -> None:
             matrix, factor = kept.columns(weight, wide, groups[block], own)
             found = jnp.dot(x[...], matrix, preferred_element_type=jnp.float32)
@@ -182,4 +182,4 @@ def _kernel(groups: Any, used: Any, x: Any, weight: Any, *rest: Any, kept: Kept)
 
 def _vmem_bytes(weights: Any, inputs: int, rows: int) -> int:
     """Of blocks, two of each that is copied while another is in use, and of what is bfloat16 at once."""
-    return 2 * OUTPUTS * weights.shape[1] + 4 * rows * inputs + 8 * rows * OUTPUTS + 4 * COLUMNS * inputs
+    return 2 * OUTPUTS * weights.shape[1] + 4 * rows * inputs + 8 * rows * OUTPUTS + 4 * most_columns(weights) * inputs

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.grouped_scaled_matmul.tpu_matrix import COLUMNS, Kept, each_columns, outputs_of_block
+from pallas_kernels.grouped_scaled_matmul.tpu_matrix import Kept, each_columns, most_columns, outputs_of_block
 from pallas_kernels.tpu.chip import MIB, SIMULATED, Chip
 
 MOST_TAKEN, MOST_ROWS = 128, 2048
@@ -148,7 +148,7 @@ def _kernel(
 
     begin, stop = begins[visit], stops[visit]
 
-    @each_columns(products.shape[1])
+    @each_columns(weight, products.shape[1])
     def _(own: Any) -> None:
         matrix, factor = kept.columns(weight, wide, groups[visit], own)
         some = slice(None) if window is None else pl.ds(pl.multiple_of(given[visit], TILE), window)
@@ -174,4 +174,9 @@ def _kernel(
 def _vmem_bytes(weights: Any, rows: int, places: int) -> int:
     """Of blocks, two of each that is copied while another is in use, of sums, and of what is bfloat16 at once."""
     inputs, wide = weights.shape[1] * (2 if weights.dtype == jnp.uint8 else 1), outputs_of_block(weights.shape[2])
-    return 2 * wide * weights.shape[1] + 4 * rows * inputs + (12 * places + 4 * rows) * wide + 4 * COLUMNS * inputs
+    return (
+        2 * wide * weights.shape[1]
+        + 4 * rows * inputs
+        + (12 * places + 4 * rows) * wide
+        + 4 * most_columns(weights) * inputs
+    )

@@ -16,8 +16,10 @@ from pallas_kernels.scaled_matmul.tpu_numbers import FLOAT4_CHIPS, less, numbers
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu.chip import Chip
 
-OUTPUTS, COLUMNS = 512, 256
-"""Of a block, and those of them that are made bfloat16 at once."""
+OUTPUTS = 512
+"""Of a block."""
+COLUMNS, COLUMNS_OF_PAIRS = 256, 512
+"""Outputs that are made bfloat16 at once, of numbers of 8 and of 4 bits: these take longer to make than to multiply."""
 SUBLANES_OF_GROUPS = 8
 """Groups whose scales are read together where XLA lays groups out next to one another."""
 
@@ -114,9 +116,15 @@ def outputs_of_block(outputs: int) -> int:
     return OUTPUTS if outputs >= OUTPUTS else outputs // LANES * LANES or outputs
 
 
-def each_columns(outputs: int) -> Callable[[Callable[[Any], None]], None]:
+def most_columns(weights: Any) -> int:
+    """Outputs of them that are made bfloat16 at once, if there are as many."""
+    return COLUMNS_OF_PAIRS if weights.dtype == jnp.uint8 else COLUMNS
+
+
+def each_columns(weights: Any, outputs: int) -> Callable[[Callable[[Any], None]], None]:
     """Calls with slices of so many outputs, one after the other."""
-    columns = COLUMNS if outputs % COLUMNS == 0 else min(LANES, outputs)
+    fitting = (size for size in (most_columns(weights), COLUMNS, min(LANES, outputs)) if outputs % size == 0)
+    columns = next(fitting)
 
     def call(function: Callable[[Any], None]) -> None:
         @pl.loop(0, outputs // columns)
