@@ -4,9 +4,10 @@
 
 The device computes nothing: a step takes `--step-ms` and yields a token for each stream. It notes when each step ends, and a
 client on this machine when each chunk comes. A chunk belongs to the last step that had ended, so steps have to be longer than the
-delay. `first`, `median` and `last` are of the chunks of one step, in milliseconds; told are the median and the 99th percentile of
-all steps that nine tenths of the streams were in. `busy` is the share of those steps' time that the device had a step, which
-is the share of the throughput that it could have had; the library, which has no server, is there for that alone.
+delay; where they are not, `busy` alone says something, of `--steps` that take longer than it takes all streams to begin. `first`,
+`median` and `last` are of the chunks of one step, in milliseconds; told are the median and the 99th percentile of all steps that
+nine tenths of the streams were in. `busy` is the share of those steps' time that the device had a step, which is the share of the
+throughput that it could have had; the library, which has no server, is there for that alone.
 """
 
 from __future__ import annotations
@@ -202,6 +203,7 @@ def measure(mode: str, arguments: argparse.Namespace) -> dict[str, Any]:
     told = {
         f"{name}_ms": {"p50": round(float(np.median(times)), 2), "p99": round(float(np.percentile(times, 99)), 2)}
         for name, times in kinds.items()
+        if times
     }
     return {**told, "busy": busy(full, arguments), "steps": len(found), "server_us_per_token": spent}
 
