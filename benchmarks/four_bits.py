@@ -81,16 +81,20 @@ def main() -> None:
 
 
 def of_engine() -> dict[str, Form]:
-    """What `quantization='int4'` and `'int4_g32'` are, and the same with other groups and without zeros."""
+    """What `quantization='int4'` and `'int4_g32'` are, and the same with other groups and scales and without zeros."""
     kept = {
         "int4": INT4,
         "int4_g32": INT4_G32,
-        "groups of 64": Numbers(dtype="int4", group=64, zeros=True),
+        "groups of 32, 16 bits": Numbers(dtype="int4", group=32, zeros=True),
+        "groups of 64, bytes": Numbers(dtype="int4", group=64, zeros=True, byte_scales=True),
         "groups of 128, no zeros": Numbers(dtype="int4", group=128),
         "groups of 32, no zeros": Numbers(dtype="int4", group=32),
     }
     return {
-        name: Form(4 + 16 * (1 + numbers.zeros) / (numbers.group or math.inf), functools.partial(stood_for, numbers))
+        name: Form(
+            4 + (8 if numbers.byte_scales else 16) * (1 + numbers.zeros) / (numbers.group or math.inf),
+            functools.partial(stood_for, numbers),
+        )
         for name, numbers in kept.items()
     }
 

@@ -77,6 +77,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable
@@ -107,20 +108,33 @@ from xla_cache.schedules.bundles import Loop, Schedule, dump_flags, read
 LAYER = (((4096, 4096), 2), ((1024, 4096), 2), ((14336, 4096), 2), ((4096, 14336), 1))
 """Outputs and inputs of Llama-3.1-8B's matrices, and how many there are."""
 EXPERTS, CHOSEN, EXPERT = 32, 4, (2880, 2880)
-GROUP, EXPERT_GROUP = 128, 32
 FLOAT = jnp.dtype(jnp.bfloat16)
 
 
 @dataclass(frozen=True)
 class Form:
-    """How matrices are kept: bits of a number, groups of inputs or one of all, whether rows are rounded to int8."""
+    """How matrices are kept: bits of a number, `group` inputs with one scale or all of them, whether rows are rounded to int8.
+
+    `in_bytes`: scales and zeros are.
+    """
 
     dtype: Any
     bits: int
-    grouped: bool = False
+    group: int | None = None
     rounded: bool = False
     pairs: str = "int4"
     zeros: bool = False
+    in_bytes: bool = False
+
+    def factors(self, *shape: int) -> list[tuple[tuple[int, ...], Any]]:
+        """Shapes and types of scales and zeros."""
+        if self.group is None:
+            return [(shape, jnp.float32)]
+        types = (jnp.uint8, jnp.int8) if self.in_bytes else (FLOAT, FLOAT)
+        return [(shape, dtype) for dtype in types[: 1 + self.zeros]]
+
+    def groups(self, inputs: int) -> int:
+        return inputs // (self.group or inputs)
 
     @property
     def numbers_to_a_byte(self) -> int:
@@ -132,15 +146,19 @@ FORMS = {
     "int8 W8A8": Form(jnp.int8, 8, rounded=True),
     "int8 weights": Form(jnp.int8, 8),
     "fp8": Form(jnp.float8_e4m3fn, 8),
-    "fp8, groups": Form(jnp.float8_e4m3fn, 8, grouped=True),
-    "int4": Form(jnp.uint8, 4, grouped=True),
-    "int4, zeros": Form(jnp.uint8, 4, grouped=True, zeros=True),
+    "fp8, groups": Form(jnp.float8_e4m3fn, 8, group=128),
+    "int4": Form(jnp.uint8, 4, group=128),
+    "int4, zeros": Form(jnp.uint8, 4, group=128, zeros=True),
+    "int4, 32, zeros": Form(jnp.uint8, 4, group=32, zeros=True),
+    "int4, 32, bytes": Form(jnp.uint8, 4, group=32, zeros=True, in_bytes=True),
 }
 EXPERT_FORMS = {
     "bfloat16": Form(jnp.bfloat16, 16),
     "int8 W8A8": Form(jnp.int8, 8, rounded=True),
-    "int4": Form(jnp.uint8, 4, grouped=True),
-    "mxfp4": Form(jnp.uint8, 4, grouped=True, pairs="float4_e2m1fn"),
+    "int4": Form(jnp.uint8, 4, group=32),
+    "int4, zeros": Form(jnp.uint8, 4, group=32, zeros=True),
+    "int4, bytes": Form(jnp.uint8, 4, group=32, zeros=True, in_bytes=True),
+    "mxfp4": Form(jnp.uint8, 4, group=32, pairs="float4_e2m1fn"),
 }
 
 
@@ -148,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", nargs="+", default=["v5e", "v6e", "tpu7x"], choices=["v5e", "v5p", "v6e", "tpu7x"])
     parser.add_argument("--rows", nargs="+", type=int, default=[8, 64, 256, 2048])
-    parser.add_argument("--forms", nargs="+", choices=[*FORMS, "mxfp4"])
+    parser.add_argument("--forms", nargs="+", choices=[*FORMS, *(EXPERT_FORMS.keys() - FORMS.keys())])
     parser.add_argument("--experts", action="store_true")
     options = parser.parse_args()
     forms = EXPERT_FORMS if options.experts else FORMS
@@ -170,7 +188,7 @@ def layer(target: str, rows: int, form: Form, folder: Path) -> dict[str, float]:
     """All products of a layer of Llama-3.1-8B."""
     taken = bound = beside = 0.0
     for shape, count in LAYER:
-        floor = Floor(CHIPS[target], rows, shape, form, groups=shape[1] // GROUP if form.grouped else 1)
+        floor = Floor(CHIPS[target], rows, shape, form)
         function, structs = _dense(rows, shape, form)
         cycles, of_xla = _cycles(target, folder, function, structs)
         taken += count * max(cycles, floor.reading)
@@ -185,9 +203,7 @@ def layer(target: str, rows: int, form: Form, folder: Path) -> dict[str, float]:
 
 def experts(target: str, rows: int, form: Form, folder: Path) -> dict[str, float]:
     """The gate, up and down products of all experts."""
-    floor = Floor(
-        CHIPS[target], rows * CHOSEN / EXPERTS, EXPERT, form, groups=EXPERT[1] // EXPERT_GROUP if form.grouped else 1
-    )
+    floor = Floor(CHIPS[target], rows * CHOSEN / EXPERTS, EXPERT, form)
     function, structs = _grouped(rows, form)
     cycles = (
         _scheduled(target, folder, function, structs) if form.grouped else _cycles(target, folder, function, structs)[0]
@@ -204,12 +220,15 @@ class Floor:
     rows: float
     shape: tuple[int, int]
     form: Form
-    groups: int
 
     @property
     def reading(self) -> float:
         outputs, inputs = self.shape
-        kept = outputs * inputs * self.form.bits / 8 + (2 if self.groups > 1 else 4) * outputs * self.groups
+        factors = sum(
+            math.prod(of) * jnp.dtype(dtype).itemsize
+            for of, dtype in self.form.factors(self.form.groups(inputs), outputs)
+        )
+        kept = outputs * inputs * self.form.bits / 8 + factors
         return kept / self.chip.memory_bandwidth * self.chip.clock_hz
 
     @property
@@ -227,9 +246,8 @@ def _dense(rows: int, shape: tuple[int, int], form: Form) -> tuple[Callable[...,
     if form.rounded:
         given.append(((outputs,), jnp.float32))
         return lambda x, weight, scales: matmul(x, weight, scales=scales, platform="tpu").astype(FLOAT), given
-    group = GROUP if form.grouped else inputs
-    factors = ((inputs // group, outputs), FLOAT if form.grouped else jnp.float32)
-    given += [factors, factors] if form.zeros else [factors]
+    given += form.factors(form.groups(inputs), outputs)
+    group = form.group or inputs
 
     def product(x: jax.Array, weight: jax.Array, *factors: jax.Array) -> jax.Array:
         found = scaled_matmul(x, weight, *factors, group=group, compute=FLOAT, pairs=form.pairs, platform="tpu")
@@ -243,15 +261,15 @@ def _grouped(rows: int, form: Form) -> tuple[Callable[..., Any], list[tuple[Any,
     weights = ((EXPERTS, inputs // form.numbers_to_a_byte, outputs), form.dtype)
     given = [((rows, inputs), FLOAT), weights, ((EXPERTS,), jnp.int32), ((rows * CHOSEN,), jnp.int32)]
     shared = {"dtype": FLOAT, "platform": "tpu"}
-    if not form.grouped:
+    if form.group is None:
         if form.rounded:
             given.append(((EXPERTS, outputs), jnp.float32))
         return lambda x, weights, sizes, rows, scales=None: grouped_matmul(
             x, weights, sizes, rows=rows, scales=scales, **shared
         ), given
-    given.append(((EXPERTS, inputs // EXPERT_GROUP, outputs), FLOAT))
-    return lambda x, weights, sizes, rows, scales: grouped_scaled_matmul(
-        x, weights, sizes, scales, group=EXPERT_GROUP, compute=FLOAT, pairs=form.pairs, rows=rows, **shared
+    given += form.factors(EXPERTS, form.groups(inputs), outputs)
+    return lambda x, weights, sizes, rows, *factors: grouped_scaled_matmul(
+        x, weights, sizes, *factors, group=form.group, compute=FLOAT, pairs=form.pairs, rows=rows, **shared
     ), given
 
 

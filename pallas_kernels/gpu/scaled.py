@@ -16,6 +16,7 @@ from jax import lax
 from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.gpu.device import interpreted
+from pallas_kernels.scaled_matmul.dense import floats
 
 LEAST_INPUTS = 16
 """That tensor cores multiply at once."""
@@ -104,5 +105,5 @@ def load(ref: Any, *masks: jax.Array | None) -> jax.Array:
 
 def load_factors(scales: Any, zeros: Any | None, at: tuple[jax.Array, ...], exists: jax.Array | None) -> Factors:
     """Of refs of scales, and zeros if there are any."""
-    own, *rest = (load(ref.at[at], exists).astype(jnp.float32) for ref in (scales, zeros) if ref is not None)
+    own, *rest = (floats(load(ref.at[at], exists)) for ref in (scales, zeros) if ref is not None)
     return Factors(own, rest[0] if rest else None)

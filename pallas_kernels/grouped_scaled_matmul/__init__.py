@@ -44,8 +44,8 @@ def grouped_scaled_matmul(
         weights: `[G, I, O]` of the types of `scaled_matmul`; of two numbers to a byte `[G, I / 2, O]`, that of
             input `2 j` being in the low bits.
         sizes: int32 `[G]`, how many rows each group has; their sum is `M` at most.
-        scales: `[G, Q, O]` of floating point, for `Q` groups of `group` inputs; the last may have fewer.
-        zeros: `[G, Q, O]` of floating point; None: 0.
+        scales: `[G, Q, O]` of floating point or uint8, for `Q` groups of `group` inputs; the last may have fewer.
+        zeros: `[G, Q, O]` of floating point, or beside scales of uint8 sixteenths in int8; None: 0.
         group: inputs that have a scale in common.
         compute: float32, bfloat16 or float16.
         pairs: what two numbers to a byte are, as in `scaled_matmul`.

@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 from pallas_kernels import native
 from pallas_kernels.grouped_matmul.groups import taken
 from pallas_kernels.grouped_matmul.native import multiply
+from pallas_kernels.scaled_matmul.native import as_read
 
 
 def supports(
@@ -46,13 +47,13 @@ def grouped_scaled_matmul(
     dtype: DTypeLike,
 ) -> jax.Array:
     """See the op's contract. `precision` changes nothing: products are never rounded."""
-    kept = scales.dtype if scales.dtype == jnp.bfloat16 else jnp.float32
+    factors, subtracted = as_read(scales, zeros)
     return multiply(
         taken(x.astype(compute), rows),
         weights,
         sizes,
-        scales=scales.astype(kept),
-        zeros=None if zeros is None else zeros.astype(kept),
+        scales=factors,
+        zeros=subtracted,
         group=group,
         float4=pairs != "int4",
     ).astype(dtype)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pallas_kernels.grouped_matmul.groups import group_of_row, taken
+from pallas_kernels.scaled_matmul.dense import floats
 from pallas_kernels.scaled_matmul.reference import four_bits
 
 
@@ -38,8 +39,8 @@ def grouped_scaled_matmul(
         weights = four_bits(both, pairs).reshape(len(weights), -1, weights.shape[2])
     matrices = weights.astype(jnp.float32)
     if zeros is not None:
-        matrices -= zeros.astype(jnp.float32)[:, group_of_input]
-    matrices *= scales.astype(jnp.float32)[:, group_of_input]
+        matrices -= floats(zeros)[:, group_of_input]
+    matrices *= floats(scales)[:, group_of_input]
     given = taken(x, rows).astype(compute).astype(jnp.float32)
     own = matrices[group_of_row(sizes, rows=len(given))]
     return jnp.einsum("mi,mio->mo", given, own, precision=jax.lax.Precision.HIGHEST).astype(dtype)

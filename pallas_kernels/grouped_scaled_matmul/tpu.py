@@ -24,9 +24,9 @@ from pallas_kernels.grouped_scaled_matmul.tpu_matrix import (
     OUTPUTS,
     Kept,
     each_columns,
-    lies_turned,
     most_columns,
     outputs_of_block,
+    read_together,
     taken_apart,
 )
 from pallas_kernels.tpu.chip import MIB, NO_TPU, Chip, target_chip
@@ -89,7 +89,7 @@ def grouped_scaled_matmul(
     x = x.astype(compute)
     if taken_apart(weights, pairs, chip):
         x = tpu_float4.ordered(x, chip)  # before rows are taken, as some are taken often
-    kept = Kept(group, scales.shape[1], lies_turned(scales), pairs, chip)
+    kept = Kept(group, scales.shape[1], read_together(scales), pairs, chip)
     factors = (scales,) if zeros is None else (scales, zeros)
     if tpu_few.is_way(chip, x, weights, rows):
         return tpu_few.multiply(chip, kept, jnp.dtype(dtype), x, weights, sizes, rows, *factors)

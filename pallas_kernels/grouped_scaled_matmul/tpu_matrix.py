@@ -12,6 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.grouped_scaled_matmul import tpu_float4
+from pallas_kernels.scaled_matmul.dense import floats
 from pallas_kernels.scaled_matmul.tpu_numbers import FLOAT4_CHIPS, less, numbers
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu.chip import Chip
@@ -22,25 +23,26 @@ COLUMNS, COLUMNS_OF_PAIRS = 256, 512
 """Outputs that are made bfloat16 at once, of numbers of 8 and of 4 bits: these take longer to make than to multiply."""
 SUBLANES_OF_GROUPS = 8
 """Groups whose scales are read together where XLA lays groups out next to one another."""
+SUBLANES_OF_BYTES = 32
+"""The same of scales in bytes, if there are as many."""
 
 
 @dataclass(frozen=True)
 class Kept:
     """How matrices are kept: `count` groups of `group` inputs have scales, and zeros if there are any.
 
-    `turned` ones lie as `[Q, G, O]`, so that those of eight matrices are read at once.
+    Those of `together` matrices are read at once: where it is more than one, they lie as `[Q, G, O]`.
     """
 
     group: int
     count: int
-    turned: bool
+    together: int
     pairs: str
     chip: Chip
 
     @property
-    def together(self) -> int:
-        """Matrices whose scales are read at once."""
-        return SUBLANES_OF_GROUPS if self.turned else 1
+    def turned(self) -> bool:
+        return self.together > 1
 
     def blocks(
         self, factors: Sequence[jax.Array], wide: int
@@ -50,11 +52,11 @@ class Kept:
         def of_group(at: Any, number: Any, groups: Any, *rest: Any) -> tuple[Any, ...]:
             return groups[number], 0, at
 
-        def of_eight(at: Any, number: Any, groups: Any, *rest: Any) -> tuple[Any, ...]:
-            return 0, groups[number] // SUBLANES_OF_GROUPS, at
+        def of_neighbours(at: Any, number: Any, groups: Any, *rest: Any) -> tuple[Any, ...]:
+            return 0, groups[number] // self.together, at
 
         if self.turned:
-            return [array.swapaxes(0, 1) for array in factors], (self.count, SUBLANES_OF_GROUPS, wide), of_eight
+            return [array.swapaxes(0, 1) for array in factors], (self.count, self.together, wide), of_neighbours
         return list(factors), (1, self.count, wide), of_group
 
     def widen_if_other(
@@ -67,7 +69,7 @@ class Kept:
         def _() -> None:
             more = self._less(weight)
             for given, found, factor in zip(factors, wide, (more, 1 / more), strict=False):
-                whole = given[...].astype(jnp.float32) * factor
+                whole = floats(given[...]) * factor
                 found[...] = whole if found.dtype == jnp.float32 else tpu_float4.words(whole)
 
     def columns(self, weight: Any, wide: Sequence[Any], matrix: Any, own: Any) -> tuple[jax.Array, jax.Array | None]:
@@ -80,7 +82,7 @@ class Kept:
         def row(kept: Any, number: int) -> jax.Array:
             """Those of one group of inputs, `[1, columns]`."""
             if self.turned:
-                return kept[number, pl.ds(matrix % SUBLANES_OF_GROUPS, 1), own]
+                return kept[number, pl.ds(matrix % self.together, 1), own]
             return kept[0, pl.ds(number, 1), own]
 
         def parts() -> Iterator[jax.Array]:
@@ -139,7 +141,12 @@ def taken_apart(weights: Any, pairs: str, chip: Chip) -> bool:
     return weights.dtype == jnp.uint8 and pairs == "float4_e2m1fn" and chip.name not in FLOAT4_CHIPS
 
 
-def lies_turned(scales: Any) -> bool:
-    """Whether XLA lays scales `[G, Q, O]` out as `[Q, G, O]`: `Q` would leave sublanes empty. Any other order would be a copy."""
+def read_together(scales: Any) -> int:
+    """Matrices whose scales are read at once; 1: each one's by themselves.
+
+    XLA lays scales `[G, Q, O]` out as `[Q, G, O]` where `Q` would leave sublanes empty. Any other order would be a copy.
+    """
     matrices, count, _ = scales.shape
-    return count % SUBLANES_OF_GROUPS != 0 and matrices % SUBLANES_OF_GROUPS == 0
+    if count % SUBLANES_OF_GROUPS == 0 or matrices % SUBLANES_OF_GROUPS:
+        return 1
+    return SUBLANES_OF_GROUPS if scales.dtype.itemsize > 1 else min(SUBLANES_OF_BYTES, matrices)

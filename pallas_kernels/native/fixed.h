@@ -9,15 +9,16 @@
 #pragma once
 
 #include "eight_sums.h"
+#include "factors.h"
 
 namespace native {
 
 // weight [outputs, inputs], or of 4 bits [outputs / 2, inputs]: output 2 j in the low bits of a byte. scales and zeros [groups,
-// outputs] of float32 (`wide`) or bfloat16; zeros may be null. No groups: numbers are what they are.
+// outputs] of type `factor`; zeros may be null. No groups: numbers are what they are.
 struct Scaled {
   Number number;
   int64_t group, groups;
-  bool wide;
+  Factor factor;
   const void *scales, *zeros;
 
   bool paired() const { return is_paired(number); }

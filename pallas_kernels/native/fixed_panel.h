@@ -76,18 +76,6 @@ struct FixedBlock {
   const int32_t* row_sums;
 };
 
-// FIXED_COLUMNS floats or bfloat16, of which there are `count`.
-INLINE void of_columns(const void* array, bool wide, int64_t place, int64_t count, Vector (&to)[FIXED_VECTORS]) {
-  const int64_t size = wide ? sizeof(float) : sizeof(uint16_t);
-  const uint8_t* from = static_cast<const uint8_t*>(array) + place * size;
-  uint8_t copy[FIXED_COLUMNS * sizeof(float)] = {};
-  if (count < FIXED_COLUMNS) from = static_cast<uint8_t*>(memcpy(copy, from, count * size));
-  UNROLLED for (int v = 0; v < FIXED_VECTORS; ++v) {
-    const uint8_t* some = from + v * WIDTH * size;
-    to[v] = wide ? *reinterpret_cast<const Vector*>(some) : floats_of(reinterpret_cast<const uint16_t*>(some));
-  }
-}
-
 template <Number NUMBER, int R>
 NOT_INLINE void tile_of_fixed_panel(const Integers* panel, int64_t steps, const int16_t* x, int64_t stride, const FixedBlock& block,
                                     int64_t row, float* out, int64_t outputs) {
@@ -136,8 +124,8 @@ static void outputs_by_panels(const Product& product, const Scaled& scaled, cons
       block.with_zeros = scaled.zeros != nullptr;
       const int64_t place = group * product.outputs + output;
       UNROLLED for (int v = 0; v < FIXED_VECTORS; ++v) block.scales[v] = Vector{} + 1.0f, block.zeros[v] = Vector{};
-      if (block.with_zeros) of_columns(scaled.zeros, scaled.wide, place, block.columns, block.zeros);
-      if (scaled.groups != 0) of_columns(scaled.scales, scaled.wide, place, block.columns, block.scales);
+      if (block.with_zeros) read_factors<true>(scaled.zeros, scaled.factor, place, block.columns, block.zeros);
+      if (scaled.groups != 0) read_factors<false>(scaled.scales, scaled.factor, place, block.columns, block.scales);
       block.row_scales = rows.scales + number * rows.together, block.row_sums = rows.sums + number * rows.together;
       const uint8_t* following = matrix + FIXED_COLUMNS / EACH * (product.inputs + start);
       fill_fixed<NUMBER>(matrix + start, product.inputs, block.columns, inputs, following, panel);

@@ -25,18 +25,28 @@ INLINE Eight of_rows(const void* from) {
 #endif
 }
 
-// OUTPUTS floats or bfloat16, again for each row.
-template <int OUTPUTS>
-INLINE EightFloats repeated(const void* from, bool wide) {
+// OUTPUTS scales, or zeros, again for each row.
+template <int OUTPUTS, bool ZEROS>
+INLINE EightFloats repeated(const void* from, Factor factor) {
 #if WIDTH >= 8
   const auto repeat = [&](auto number) {  // in registers: what was written in parts is read late
     memcpy(&number, from, sizeof(number));
-    return sizeof(number) == 4 ? _mm_set1_epi32(static_cast<int32_t>(number)) : _mm_set1_epi64x(static_cast<int64_t>(number));
+    if constexpr (sizeof(number) == 2) return _mm_set1_epi16(number);
+    if constexpr (sizeof(number) == 4) return _mm_set1_epi32(number);
+    if constexpr (sizeof(number) == 8) return _mm_set1_epi64x(number);
   };
-  if (wide) {
+  if (factor == Factor::float32) {
     if constexpr (OUTPUTS == 8) return *static_cast<const EightFloats*>(from);
     if constexpr (OUTPUTS == 4) return (EightFloats)_mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(from)));
     return (EightFloats)_mm256_broadcastsi128_si256(repeat(int64_t()));
+  }
+  if (factor == Factor::bytes) {
+    __m128i bytes;
+    if constexpr (OUTPUTS == 8) bytes = repeat(int64_t());
+    if constexpr (OUTPUTS == 4) bytes = repeat(int32_t());
+    if constexpr (OUTPUTS == 2) bytes = repeat(int16_t());
+    const __m256 floats = _mm256_cvtepi32_ps(ZEROS ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
+    return (EightFloats)floats * (ZEROS ? ZERO_STEP : 1.0f);
   }
   __m128i halves;
   if constexpr (OUTPUTS == 8) halves = _mm_loadu_si128(static_cast<const __m128i*>(from));
@@ -44,25 +54,24 @@ INLINE EightFloats repeated(const void* from, bool wide) {
   if constexpr (OUTPUTS == 2) halves = repeat(int32_t());
   return (EightFloats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16);
 #else
-  Eight bits;
-  for (int i = 0; i < 8; ++i) {
-    uint32_t found = 0;
-    const int64_t size = wide ? sizeof(float) : sizeof(uint16_t);
-    memcpy(&found, static_cast<const uint8_t*>(from) + i % OUTPUTS * size, size);
-    bits[i] = static_cast<int32_t>(wide ? found : found << 16);
-  }
-  return (EightFloats)bits;
+  Vector read[8 / WIDTH];
+  float some[8];
+  read_factors<ZEROS>(from, factor, 0, OUTPUTS, read);
+  memcpy(some, read, sizeof(some));
+  EightFloats found;
+  for (int i = 0; i < 8; ++i) found[i] = some[i % OUTPUTS];
+  return found;
 #endif
 }
 
 // Scales or zeros of OUTPUTS outputs, of which there are `count`, for each row.
-template <int OUTPUTS>
-INLINE EightFloats of_outputs(const void* array, bool wide, int64_t place, int64_t count) {
-  const int64_t size = wide ? sizeof(float) : sizeof(uint16_t);
+template <int OUTPUTS, bool ZEROS>
+INLINE EightFloats of_outputs(const void* array, Factor factor, int64_t place, int64_t count) {
+  const int64_t size = factor_bytes(factor);
   const uint8_t* from = static_cast<const uint8_t*>(array) + place * size;
-  if (count == OUTPUTS) return repeated<OUTPUTS>(from, wide);
+  if (count == OUTPUTS) return repeated<OUTPUTS, ZEROS>(from, factor);
   uint8_t copy[OUTPUTS * sizeof(float)] = {};
-  return repeated<OUTPUTS>(memcpy(copy, from, count * size), wide);
+  return repeated<OUTPUTS, ZEROS>(memcpy(copy, from, count * size), factor);
 }
 
 // R rows from `row` on, and as many outputs from `output` on as make eight results, of which there are `count`.
@@ -84,8 +93,8 @@ NOT_INLINE void tile_of_fixed(const Product& product, const Scaled& scaled, cons
     of.x = rows.values + row * rows.stride + block * blocks.place - start;
     const int64_t place = group * product.outputs + output, of_row = block * rows.together + row;
     EightFloats zeros = {}, scales = EightFloats{} + 1.0f;
-    if (scaled.zeros != nullptr) zeros = of_outputs<Of::OUTPUTS>(scaled.zeros, scaled.wide, place, count);
-    if (scaled.groups != 0) scales = of_outputs<Of::OUTPUTS>(scaled.scales, scaled.wide, place, count);
+    if (scaled.zeros != nullptr) zeros = of_outputs<Of::OUTPUTS, true>(scaled.zeros, scaled.factor, place, count);
+    if (scaled.groups != 0) scales = of_outputs<Of::OUTPUTS, false>(scaled.scales, scaled.factor, place, count);
     total = with_block<NUMBER>(total, eight_sums(of, start, start + inputs), of_rows<R>(rows.sums + of_row),
                                (EightFloats)of_rows<R>(rows.scales + of_row), scaled.zeros != nullptr, zeros, scales);
   });

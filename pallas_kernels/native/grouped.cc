@@ -1,6 +1,7 @@
 // What `grouped.h` does as a custom call of XLA.
 
 #include "product.h"
+#include "factor_types.h"
 #include "grouped.h"
 
 #include "xla/ffi/api/ffi.h"
@@ -22,10 +23,6 @@ bool find_element(ffi::DataType type, bool float4, native::Element& element) {
   }
 }
 
-bool is_array(const ffi::AnyBuffer& buffer, ffi::DataType type, int64_t count) {
-  return buffer.element_type() == type && buffer.element_count() == static_cast<size_t>(count);
-}
-
 // (x, weights, sizes, scales, zeros, row_scales) -> (out, scratch); scales, zeros and row_scales may be empty. `float4` as above
 ffi::Error multiply_grouped(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weights, ffi::AnyBuffer sizes,
                             ffi::AnyBuffer scales, ffi::AnyBuffer zeros, ffi::AnyBuffer row_scales,
@@ -44,26 +41,27 @@ ffi::Error multiply_grouped(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuff
   grouped.scale_inputs = integers || !with_scales ? native::larger(1, grouped.inputs) : group;
   if (grouped.scale_inputs < 1) return ffi::Error::InvalidArgument("group must be positive");
   grouped.scale_groups = (grouped.inputs + grouped.scale_inputs - 1) / grouped.scale_inputs;
-  grouped.wide = scales.element_type() == ffi::DataType::F32;
+  const ffi::DataType of_scales = scales.element_type(), of_zeros = native::type_of_zeros(of_scales);
 
   using native::Element;
   const Element element = grouped.element;
   const bool plain = element == Element::float32 || element == Element::bfloat16;
   const ffi::DataType of_floats = element == Element::float32 ? ffi::DataType::F32 : ffi::DataType::BF16;
   const ffi::DataType of_rows = integers ? ffi::DataType::S8 : of_floats;
-  const ffi::DataType of_scales = grouped.wide || integers ? ffi::DataType::F32 : ffi::DataType::BF16;
   const int64_t of_groups = grouped.groups * grouped.scale_groups * grouped.outputs;
   const bool known = integers ? element == Element::int8 && with_scales && !with_zeros : with_scales != plain;
   const bool even = grouped.scale_groups <= 1 || grouped.scale_inputs % 2 == 0;
   const auto needed =
       static_cast<size_t>(native::grouped_scratch_bytes(grouped.rows, grouped.inputs, grouped.scale_groups));
   const bool fits =
-      known && even && x.element_type() == of_rows && x.dimensions()[0] == grouped.rows &&
+      known && even && native::find_factor(of_scales, grouped.factor) && x.element_type() == of_rows &&
+      x.dimensions()[0] == grouped.rows &&
       x.dimensions()[1] == native::row_inputs(grouped.inputs) && weights.dimensions()[2] == grouped.outputs &&
-      is_array(sizes, ffi::DataType::S32, grouped.groups) && (!with_scales || is_array(scales, of_scales, of_groups)) &&
-      (!with_zeros || (with_scales && is_array(zeros, of_scales, of_groups))) &&
-      (!integers || is_array(row_scales, ffi::DataType::F32, grouped.rows)) && out->element_type() == ffi::DataType::F32 &&
-      scratch->size_bytes() >= needed;
+      native::is_array(sizes, ffi::DataType::S32, grouped.groups) &&
+      (!with_scales || native::is_array(scales, of_scales, of_groups)) &&
+      (!with_zeros || (with_scales && native::is_array(zeros, of_zeros, of_groups))) &&
+      (!integers || (of_scales == ffi::DataType::F32 && native::is_array(row_scales, of_scales, grouped.rows))) &&
+      out->element_type() == ffi::DataType::F32 && scratch->size_bytes() >= needed;
   if (!fits) {
     return ffi::Error::InvalidArgument(
         "types or extents of x, weights, sizes, scales, zeros, row_scales, out or scratch do not fit");

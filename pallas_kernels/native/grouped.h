@@ -20,15 +20,14 @@ inline int64_t row_inputs(int64_t inputs) { return (inputs + ROW_PADDING - 1) / 
 
 // x [rows, row_inputs(inputs)] of float32 by weights of float32, of int8 with `row_scales`, else of bfloat16; behind `inputs` it is
 // zero. `sizes[g]` rows belong to group g. weights [groups, inputs, outputs], of 4 bits [groups, inputs / 2, outputs]. scales and
-// zeros [groups, scale_groups, outputs] of float32 (`wide`) or bfloat16, of `scale_inputs` inputs each, an even number unless they are
-// all; either may be null. With `row_scales` [rows] scales are [groups, outputs] of float32 and multiply the sum of all inputs.
+// zeros [groups, scale_groups, outputs] of type `factor`, of `scale_inputs` inputs each, an even number unless they are all; either may be null. With `row_scales` [rows] scales are [groups, outputs] of float32 and multiply the sum of all inputs.
 // out [rows, outputs]; scratch of `grouped_scratch_bytes`.
 struct Grouped {
   Element element;
   int64_t rows, inputs, outputs, groups;
   const void *x, *weights;
   const int32_t* sizes;
-  bool wide;
+  Factor factor;
   int64_t scale_inputs, scale_groups;
   const void *scales, *zeros;
   const float* row_scales;
@@ -93,18 +92,6 @@ struct Part {
   int64_t group, row, count, first, last;
 };
 
-// The scales or zeros of `columns` outputs.
-INLINE void read_scales(const Grouped& grouped, const void* array, int64_t place, int64_t columns, Vector* to) {
-  const int64_t bytes = grouped.wide ? sizeof(float) : sizeof(uint16_t);
-  const uint8_t* from = static_cast<const uint8_t*>(array) + place * bytes;
-  uint8_t copy[COLUMNS * sizeof(float)] = {};
-  if (columns < COLUMNS) from = static_cast<uint8_t*>(memcpy(copy, from, columns * bytes));
-  UNROLLED for (int v = 0; v < VECTORS; ++v) {
-    const uint8_t* some = from + v * WIDTH * bytes;
-    to[v] = grouped.wide ? *reinterpret_cast<const Vector*>(some) : floats_of(reinterpret_cast<const uint16_t*>(some));
-  }
-}
-
 // What a panel's sums of the block from `input` to `end` need, of a few outputs.
 INLINE Block block_for(const Grouped& grouped, const Part& part, int64_t output, int64_t input, int64_t end) {
   Block block;
@@ -115,14 +102,14 @@ INLINE Block block_for(const Grouped& grouped, const Part& part, int64_t output,
   if (grouped.integers()) {
     block.row_scales = grouped.row_scales + part.row;
     block.excess = grouped.excess() == nullptr ? nullptr : grouped.excess() + part.row;
-    read_scales(grouped, grouped.scales, part.group * grouped.outputs + output, block.columns, block.scales);
+    read_factors<false>(grouped.scales, grouped.factor, part.group * grouped.outputs + output, block.columns, block.scales);
   } else if (grouped.scales != nullptr) {
     const int64_t group = input / grouped.scale_inputs;
     const int64_t place = (part.group * grouped.scale_groups + group) * grouped.outputs + output;
-    read_scales(grouped, grouped.scales, place, block.columns, block.scales);
+    read_factors<false>(grouped.scales, grouped.factor, place, block.columns, block.scales);
     const bool whole = end == smaller(grouped.inputs, (group + 1) * grouped.scale_inputs);
     if (grouped.zeros != nullptr && whole) {  // what they take away goes with the last of a group's blocks
-      read_scales(grouped, grouped.zeros, place, block.columns, block.zeros);
+      read_factors<true>(grouped.zeros, grouped.factor, place, block.columns, block.zeros);
       block.row_sums = grouped.group_sums() + part.row * grouped.scale_groups + group;
     }
   }

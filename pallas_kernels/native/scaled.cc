@@ -1,5 +1,6 @@
 // What `scaled.h` and `fixed.h` do as a custom call of XLA.
 
+#include "factor_types.h"
 #include "product.h"
 #include "scaled.h"
 
@@ -55,15 +56,16 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Remainin
     product.outputs = weight.dimensions()[0] * (scaled.paired() ? 2 : 1);
     const bool plain = scales.element_count() == 0;
     scaled.group = group, scaled.groups = plain || group < 1 ? 0 : (product.inputs + group - 1) / group;
-    scaled.wide = scales.element_type() == ffi::DataType::F32;
     scaled.scales = scales.untyped_data(), scaled.zeros = zeros.element_count() == 0 ? nullptr : zeros.untyped_data();
-    const auto of_groups = [&](const ffi::AnyBuffer& buffer) {
-      return buffer.element_count() == static_cast<size_t>(scaled.groups * product.outputs) &&
-             buffer.element_type() == (scaled.wide ? ffi::DataType::F32 : ffi::DataType::BF16);
-    };
+    const ffi::DataType of_scales = scales.element_type();
+    const int64_t of_groups = scaled.groups * product.outputs;
+    const bool known = native::find_factor(of_scales, scaled.factor) &&
+                       (scaled.fixed() || scaled.factor != native::Factor::bytes);
     const auto needed = static_cast<size_t>(native::scaled_bytes(product.rows, product.inputs, scaled) + native::LINE);
-    const bool fits = group > 0 && scaled.number == all[0].number && scaled.groups == all[0].groups && of_groups(scales) &&
-                      (scaled.zeros == nullptr || of_groups(zeros)) && weight.dimensions()[1] == product.inputs &&
+    const bool fits = group > 0 && known && scaled.number == all[0].number && scaled.groups == all[0].groups &&
+                      native::is_array(scales, of_scales, of_groups) &&
+                      (scaled.zeros == nullptr || native::is_array(zeros, native::type_of_zeros(of_scales), of_groups)) &&
+                      weight.dimensions()[1] == product.inputs &&
                       out.dimensions()[0] == product.rows && out.dimensions()[1] == product.outputs &&
                       x.element_type() == ffi::DataType::BF16 && out.element_type() == ffi::DataType::F32 &&
                       scratch.size_bytes() >= needed;

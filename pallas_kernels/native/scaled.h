@@ -47,7 +47,7 @@ struct Line {
 NOT_INLINE void gather(const Scaled& scaled, int64_t outputs, int64_t output, int64_t count, int64_t first, int64_t end,
                        Line* lines) {
   const auto at = [&](const void* from, int64_t place) {
-    if (scaled.wide) return static_cast<const float*>(from)[place];
+    if (scaled.factor == Factor::float32) return static_cast<const float*>(from)[place];
     const uint32_t bits = uint32_t(static_cast<const uint16_t*>(from)[place]) << 16;
     float value;
     memcpy(&value, &bits, sizeof(value));
@@ -61,22 +61,6 @@ NOT_INLINE void gather(const Scaled& scaled, int64_t outputs, int64_t output, in
       line.zero = scaled.groups == 0 || scaled.zeros == nullptr ? 0 : at(scaled.zeros, place);
     }
   }
-}
-
-// `WIDTH` bytes as integers; compilers take a conversion of vectors of different sizes apart.
-template <bool SIGNED>
-INLINE Integers integers(const uint8_t* from) {
-#if WIDTH == 16
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  return (Integers)(SIGNED ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes));
-#elif WIDTH == 8
-  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-  return (Integers)(SIGNED ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
-#else
-  Integers found;
-  for (int i = 0; i < WIDTH; ++i) found[i] = SIGNED ? static_cast<int8_t>(from[i]) : from[i];
-  return found;
-#endif
 }
 
 // Numbers of 8 bits as float32.

@@ -35,6 +35,9 @@ A byte of uint8 is two numbers of 4 bits, that of output `2 j` in the low bits, 
 is not for this: jax 0.10's compiled programs refuse arrays of it on a CPU.
 """
 
+BYTES = (jnp.dtype(jnp.uint8), jnp.dtype(jnp.int8))
+"""The types of scales and of zeros that are a byte each: zeros are sixteenths."""
+
 PAIRS = ("int4", "float4_e2m1fn")
 """What they are: integers from -8 to 7, each as what it is above -8, or a sign, two bits of exponent and one of mantissa."""
 
@@ -60,8 +63,9 @@ def scaled_matmul(
     Args:
         x: `[N, ..., I]` of floating point, two axes or more; all but the last count rows.
         weight: `[O, I]`, of one of `WEIGHTS`; of two numbers to a byte `[O / 2, I]`.
-        scales: `[Q, O]` of floating point, for `Q` groups of `group` inputs; the last may have fewer.
-        zeros: `[Q, O]` of floating point, which number of `weight` is zero; None: 0.
+        scales: `[Q, O]` of floating point or uint8, for `Q` groups of `group` inputs; the last may have fewer.
+        zeros: `[Q, O]` of floating point, which number of `weight` is zero, or beside scales of uint8 sixteen times that in
+            int8; None: 0.
         group: inputs.
         compute: float32, bfloat16 or float16.
         pairs: of `PAIRS`, what two numbers to a byte are.
@@ -165,3 +169,9 @@ def check_groups(
     check_equal(f"Q (groups of {group} inputs)", scales=scales.shape[-2], inputs=-(-inputs // group))
     if zeros is not None and zeros.shape != scales.shape:
         raise ValueError(f"zeros must have the shape of scales, {list(scales.shape)}, got {list(zeros.shape)}")
+    kept = (scales.dtype, None if zeros is None else zeros.dtype)
+    in_bytes = kept[0] == BYTES[0] and kept[1] in (None, BYTES[1])
+    if not in_bytes and not all(dtype is None or jnp.issubdtype(dtype, jnp.floating) for dtype in kept):
+        raise ValueError(
+            f"scales and zeros must be of floating point, or uint8 and int8, got {scales.dtype} and {kept[1]}"
+        )

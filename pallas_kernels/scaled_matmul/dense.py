@@ -38,8 +38,14 @@ def multiply_dense(
         return multiply(x, dense(weight, scales, zeros, group=group, compute=compute, pairs=pairs, inputs=inputs))
     matrix = numbers(weight, pairs=pairs)
     if zeros is not None:
-        matrix = matrix.astype(jnp.float32) - jnp.expand_dims(zeros[0].astype(jnp.float32), inputs)
-    return multiply(x, matrix.astype(compute)) * scales[0].astype(jnp.float32)
+        matrix = matrix.astype(jnp.float32) - jnp.expand_dims(floats(zeros[0]), inputs)
+    return multiply(x, matrix.astype(compute)) * floats(scales[0])
+
+
+def floats(factors: jax.Array) -> jax.Array:
+    """Scales or zeros as float32: int8 are sixteenths."""
+    wide = factors.astype(jnp.float32)
+    return wide * (1 / 16) if factors.dtype == jnp.int8 else wide
 
 
 def dense(
@@ -55,7 +61,7 @@ def dense(
     """The matrix that a scaled one stands for, rounded to `compute`."""
 
     def of_inputs(of_groups: jax.Array) -> jax.Array:
-        turned = of_groups.astype(jnp.float32)
+        turned = floats(of_groups)
         turned = turned.T if inputs else turned
         return jax.lax.slice_in_dim(jnp.repeat(turned, group, axis=inputs), 0, matrix.shape[inputs], axis=inputs)
 

@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 
 from pallas_kernels import native
 from pallas_kernels.matmul import native as dense
+from pallas_kernels.scaled_matmul.dense import floats
 
 BLOCK = 256
 _CHUNK, _TOGETHER, _FACTOR_BYTES, _LINE = 32, 4, 8, 64
@@ -31,6 +32,8 @@ def supports(
         return native.NOT_REGISTERED
     if jnp.dtype(compute) != jnp.bfloat16:
         return f"compute is {jnp.dtype(compute)}; the product in C++ is of bfloat16"
+    if scales.dtype == jnp.uint8 and jnp.issubdtype(weight.dtype, jnp.floating):
+        return f"scales in bytes of {weight.dtype}"
     return None
 
 
@@ -71,7 +74,7 @@ def products(
     call: Any = jax.ffi.ffi_call(native.call_name(native.SCALED_PRODUCT) or "", results)
     *sums, _ = call(rows, *weights, *factors, *subtracted, group=group, float4=pairs != "int4")
     found = [
-        each * of_outputs[0].astype(jnp.float32) if len(of_outputs) == 1 else each
+        each * floats(of_outputs[0]) if len(of_outputs) == 1 else each
         for each, of_outputs in zip(sums, scales, strict=True)
     ]
     return tuple(each.reshape(*x.shape[:-1], -1) for each in found)
@@ -79,11 +82,19 @@ def products(
 
 def _as_kept(scales: jax.Array, zeros: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """What the call takes: of one type, none where there are none, or where scales are factors of the results."""
-    kept = scales.dtype if scales.dtype == jnp.bfloat16 else jnp.float32
-    nothing = jnp.zeros(0, kept)
-    if zeros is None:
-        return (nothing if len(scales) == 1 else scales.astype(kept)), nothing
-    return (jnp.ones_like(scales, kept) if len(scales) == 1 else scales.astype(kept)), zeros.astype(kept)
+    if len(scales) == 1:
+        taken = jnp.zeros(0, jnp.float32) if zeros is None else floats(zeros)
+        return jnp.ones_like(taken), taken
+    factors, subtracted = as_read(scales, zeros)
+    return factors, jnp.zeros(0, factors.dtype) if subtracted is None else subtracted
+
+
+def as_read(scales: jax.Array, zeros: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+    """Scales and zeros in types that the library reads: bytes, bfloat16 or float32."""
+    if scales.dtype == jnp.uint8:
+        return scales, zeros
+    kept = jnp.bfloat16 if scales.dtype == jnp.bfloat16 else jnp.float32
+    return scales.astype(kept), None if zeros is None else zeros.astype(kept)
 
 
 def scratch_bytes(rows: int, inputs: int, weight: Any, group: int) -> int:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pallas_kernels.scaled_matmul.dense import floats
+
 
 def supports(*args: Any, **options: Any) -> str | None:
     """None: the definition has no limits."""
@@ -32,8 +34,8 @@ def scaled_matmul(
         weight = four_bits(jnp.repeat(weight, 2, axis=0).at[::2].set(weight % 16).at[1::2].set(weight // 16), pairs)
     matrix = weight.astype(jnp.float32)
     if zeros is not None:
-        matrix -= zeros.astype(jnp.float32)[group_of_input].T
-    matrix *= scales.astype(jnp.float32)[group_of_input].T
+        matrix -= floats(zeros)[group_of_input].T
+    matrix *= floats(scales)[group_of_input].T
     rounded = x.astype(compute).astype(jnp.float32)
     return jnp.einsum("...i,oi->...o", rounded, matrix, precision=jax.lax.Precision.HIGHEST)
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pallas_kernels.matmul import matmul
-from pallas_kernels.scaled_matmul.dense import halves, multiply_dense
+from pallas_kernels.scaled_matmul.dense import floats, halves, multiply_dense
 
 
 def supports(*args: Any, **options: Any) -> str | None:
@@ -86,7 +86,7 @@ def without_zeros(
 ) -> jax.Array:
     """`products` with a matrix whose zeros were left out, less what they take away: `x [..., I]` is as it was multiplied."""
     sums = group_sums(x, len(scales), group=group, precision=precision)
-    taken = zeros.astype(jnp.float32) * scales.astype(jnp.float32)
+    taken = floats(zeros) * floats(scales)
     return products - jnp.einsum("...k,ko->...o", sums, taken, precision=jax.lax.Precision.HIGHEST)
 
 

@@ -18,6 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
+from pallas_kernels.scaled_matmul.dense import floats
 from pallas_kernels.scaled_matmul.spread import group_sums, without_zeros
 from pallas_kernels.scaled_matmul.tpu_numbers import less, numbers
 from pallas_kernels.storage import LANES
@@ -128,13 +129,13 @@ def _few(x: Any, weight: Any, scales: Any, *rest: Any, group: int, pairs: str, c
     for number in range(scales.shape[0]):
         own = slice(number * group, min((number + 1) * group, x.shape[1]))
         of_group = _product(x[:, own], numbers(weight[:, own], pairs=pairs, chip=chip))
-        sums += of_group * (scales[number : number + 1, :].astype(jnp.float32) * more)
+        sums += of_group * (floats(scales[number : number + 1, :]) * more)
     products[...] = sums - _taken(scales[...], *(array[...] for array in taken)) if taken else sums
 
 
 def _taken(scales: jax.Array, zeros: jax.Array, inputs: jax.Array) -> jax.Array:
     """Sums of `inputs [N, Q]` times zeros and scales, in one product of bfloat16: a float32 one is six."""
-    factors = zeros.astype(jnp.float32) * scales.astype(jnp.float32)
+    factors = floats(zeros) * floats(scales)
     if len(factors) == 1:
         return inputs * factors
     (high, low), (inputs_high, inputs_low) = _parts(factors), _parts(inputs)
@@ -154,7 +155,7 @@ def _many(x: Any, weight: Any, scales: Any, products: Any, matrix: Any, *, group
 
     @pl.when(pl.program_id(1) == 0)
     def _() -> None:
-        factors = (scales[...].astype(jnp.float32) * more).astype(jnp.bfloat16)
+        factors = (floats(scales[...]) * more).astype(jnp.bfloat16)
         for first in range(0, inputs, SPREAD):
             some = slice(first, min(first + SPREAD, inputs))
             found = numbers(weight[:, some], pairs=pairs, chip=chip)
@@ -167,7 +168,7 @@ def _many(x: Any, weight: Any, scales: Any, products: Any, matrix: Any, *, group
             matrix[:, some] = found
 
     found = _product(x[...], matrix[...])
-    products[...] = found if groups > 1 else found * (scales[...].astype(jnp.float32) * more)
+    products[...] = found if groups > 1 else found * (floats(scales[...]) * more)
 
 
 def _product(x: jax.Array, matrix: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-FLOAT8, FLOAT4 = "float8_e4m3fn", "float4_e2m1fn"
+FLOAT8, FLOAT4, BYTES = "float8_e4m3fn", "float4_e2m1fn", "uint8"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class ScaledCase:
     outputs: int = 48
     compute: str = "float32"
     scale: str = "float32"
+    """Of zeros, too; beside scales of uint8 they are int8, and inputs are as much smaller as these are larger."""
 
     def __str__(self) -> str:
         return self.name
@@ -40,17 +41,21 @@ class ScaledCase:
     def arguments(self) -> tuple[jax.Array, ...]:
         """`x`, `weight`, `scales` and, if there are any, `zeros` of one matrix, the same at every call."""
         generator = np.random.default_rng(len(self.name))
-        x = generator.normal(size=(*self.rows, self.inputs))
+        x = self._rows(generator, *self.rows)
         return jnp.asarray(x, jnp.float32), *self._matrices(generator, (self.outputs, self.inputs), (), paired=0)
 
     def grouped_arguments(self) -> tuple[jax.Array, ...]:
         """`x`, `weights`, `sizes`, `scales` and, if there are any, `zeros` of many."""
         generator = np.random.default_rng(len(self.name))
-        x = generator.normal(size=(sum(self.sizes) + self.behind, self.inputs))
+        x = self._rows(generator, sum(self.sizes) + self.behind)
         x[sum(self.sizes) :] = np.nan
         count = len(self.sizes)
         weights, *rest = self._matrices(generator, (count, self.inputs, self.outputs), (count,), paired=1)
         return jnp.asarray(x, jnp.float32), weights, jnp.asarray(self.sizes, jnp.int32), *rest
+
+    def _rows(self, generator: np.random.Generator, *rows: int) -> Any:
+        x = generator.normal(size=(*rows, self.inputs))
+        return x / 2000 if self.scale == BYTES else x
 
     def _matrices(
         self, generator: np.random.Generator, shape: tuple[int, ...], leading: tuple[int, ...], *, paired: int
@@ -58,7 +63,8 @@ class ScaledCase:
         groups = (*leading, -(-self.inputs // self.group), self.outputs)
         most = {"int4": 7, "int8": 127, FLOAT4: 7}.get(self.weight)
         numbers = generator.normal(size=shape) * 30 if most is None else generator.integers(-most - 1, most + 1, shape)
-        scales = jnp.asarray(generator.uniform(0.01, 0.1, groups), self.scale)
+        least, most_scale = (1.0, 256.0) if self.scale == BYTES else (0.01, 0.1)
+        scales = jnp.asarray(generator.uniform(least, most_scale, groups), self.scale)
         if self.weight not in ("int4", FLOAT4):
             kept = (jnp.asarray(numbers, jnp.float32).astype(self.weight), scales)
         else:
@@ -67,6 +73,8 @@ class ScaledCase:
         if not self.zeros:
             return kept
         limit = 8 if most is None else most + 1
+        if self.scale == BYTES:
+            return *kept, jnp.asarray(generator.integers(-128, 128, groups), jnp.int8)
         return *kept, jnp.asarray(generator.integers(-limit, limit + 1, groups), self.scale)
 
 
@@ -85,4 +93,5 @@ SCALED_CASES = (
     ScaledCase(name="one row", reason="decoding one sequence", rows=(1,), sizes=(0, 1), behind=0),
     ScaledCase(name="many rows", reason="a prompt", rows=(300,), outputs=130, sizes=(140, 3, 129), compute="bfloat16"),
     ScaledCase(name="three axes", reason="rows are rows whatever their axes", rows=(2, 3)),
+    ScaledCase(name="bytes", reason="scales and zeros of a byte each", zeros=True, scale=BYTES),
 )

@@ -46,6 +46,7 @@ SCALED = tuple(
     for case in (
         *SCALED_CASES,
         LONG_SCALED,
+        dataclasses.replace(LONG_SCALED, name="bytes, long", scale="uint8"),
         dataclasses.replace(LONG_SCALED, name="float4, long", weight="float4_e2m1fn", zeros=False),
         dataclasses.replace(LONG_SCALED, name="e4m3, long", weight="float8_e4m3fn", group=128, zeros=False),
         dataclasses.replace(LONG_SCALED, name="e5m2, long", weight="float8_e5m2", group=100, inputs=333, outputs=70),

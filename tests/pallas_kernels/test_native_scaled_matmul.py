@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jaxengine.startup.native import register_native
 from pallas_kernels import KernelUnsupported, scaled_matmul, scaled_matmul_each
 from pallas_kernels.native import SCALED_PRODUCT, calling, registered_name
-from pallas_kernels.scaled_matmul.dense import numbers
+from pallas_kernels.scaled_matmul.dense import floats, numbers
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
 from tests.pallas_kernels.test_native_matmul import INSTRUCTIONS
 from tests.quick import rare_but
@@ -39,6 +39,8 @@ CASES = tuple(
         *SCALED_CASES,
         dataclasses.replace(LONG, name="few rows", rows=(2,)),
         dataclasses.replace(LONG, name="one row", weight="float4_e2m1fn", zeros=False, rows=(1,)),
+        dataclasses.replace(LONG, name="bytes, few rows", scale="uint8", rows=(3,)),
+        dataclasses.replace(LONG, name="bytes, many rows", scale="uint8"),
         LONG,
         dataclasses.replace(LONG, name="float8, several blocks", weight="float8_e4m3fn", group=128, zeros=False),
         dataclasses.replace(LONG, name="float8_e5m2", weight="float8_e5m2", group=100, zeros=False, inputs=333),
@@ -74,7 +76,7 @@ def test_an_error_in_fixed_point_is_what_rows_and_sums_lose(native: str, case: S
         x = x.at[..., ::37].multiply(1000)
     found = product(native, case, "native", x, weight, scales, *zeros)
     group = np.arange(case.inputs) // case.group
-    of_inputs = [np.asarray(array.astype(jnp.float32), np.float64)[group].T for array in (scales, *zeros)]
+    of_inputs = [np.asarray(floats(array), np.float64)[group].T for array in (scales, *zeros)]
     integers = np.asarray(numbers(weight, pairs=case.options().get("pairs", "int4")), np.float64)
     matrix = (integers - (of_inputs[1] if zeros else 0)) * of_inputs[0]
     rows = np.asarray(x.astype(jnp.bfloat16).astype(jnp.float32), np.float64)

@@ -73,7 +73,7 @@ KERNEL_CASES = tuple(
         ),
     )
 )
-OFTEN = {"int4, zeros", "float4", "lanes", "scales laid out by matrix", "many rows"}
+OFTEN = {"int4, zeros", "bytes", "float4", "lanes", "scales laid out by matrix", "many rows"}
 
 
 @pytest.mark.parametrize("op", [scaled_matmul, grouped_scaled_matmul], ids=lambda op: op.__name__)
@@ -224,26 +224,28 @@ def test_a_tpu_reads_matrices_of_4_bits_as_they_are_kept(target: str, pairs: str
     experts = functools.partial(grouped_scaled_matmul, group=32, **options)
     dense = functools.partial(scaled_matmul, group=128, **options)
     byte, count = jnp.uint8, jnp.int32
+    of_experts = (struct(128, 2880), struct(32, 1440, 2880, dtype=byte), struct(32, dtype=count))
     cases = [
-        (
-            experts,
-            (struct(128, 2880), struct(32, 1440, 2880, dtype=byte), struct(32, dtype=count), struct(32, 90, 2880)),
-        ),
+        (experts, (*of_experts, struct(32, 90, 2880))),
         (dense, (struct(64, 4096), struct(7168, 4096, dtype=byte), struct(32, 14336), struct(32, 14336))),
         (dense, (struct(256, 14336), struct(2048, 14336, dtype=byte), struct(112, 4096))),
     ]
+    if pairs == "int4":  # scales and zeros in bytes
+        cases.append((experts, (*of_experts, struct(32, 90, 2880, dtype=byte), struct(32, 90, 2880, dtype=jnp.int8))))
     for function, given in cases:
         with jax.set_mesh(mesh):
             compiled = jax.jit(function).trace(*given).lower(lowering_platforms=("tpu",)).compile()
         hlo = compiled.as_text()
         assert "tpu_custom_call" in hlo
-        assert not re.search(r"= u8\S+ copy\(|= bf16\[(32,90|90,32),2880\]\S+ copy\(", hlo)
+        assert not re.search(r"= u8\S+ copy\(|= (bf16|u8|s8)\[(32,90|90,32),2880\]\S+ copy\(", hlo)
 
 
 @pytest.mark.parametrize("case", SCALED_CASES, ids=str)
 def test_the_definition_is_the_matrix_written_out(case: ScaledCase) -> None:
     """One number after the other, in float64."""
     x, weight, scales, *zeros = (np.asarray(array.astype(jnp.float32), np.float64) for array in case.arguments())
+    if case.scale == "uint8":
+        zeros[0] /= 16
     if len(weight) < case.outputs:
         bits = np.array([row % 16 if odd == 0 else row // 16 for row in weight for odd in (0, 1)], np.uint8)
         own = bits.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
@@ -283,6 +285,9 @@ def test_what_does_not_fit_together_is_named() -> None:
         scaled_matmul(x, weight, scales[:3], **options)
     with pytest.raises(ValueError, match=r"zeros must have the shape of scales, \[4, 48\], got \[3, 48\]"):
         scaled_matmul(x, weight, scales, zeros[:3], **options)
+    for wrong in ((scales.astype(jnp.uint8), zeros), (scales, zeros.astype(jnp.int8))):
+        with pytest.raises(ValueError, match="must be of floating point, or uint8 and int8, got "):
+            scaled_matmul(x, weight, *wrong, **options)
     with pytest.raises(ValueError, match="a scaled matrix is of uint8, int8, float8_e4m3fn, float8_e5m2, got float32"):
         scaled_matmul(x, jnp.ones((48, 64)), scales, **options)
     with pytest.raises(ValueError, match="x must be of floating point"):

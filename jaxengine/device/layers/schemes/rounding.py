@@ -24,6 +24,8 @@ CHUNK = 1 << 16
 """Numbers that are rounded at once: what they become in float32 stays in a processor's cache, and memory is not held for it."""
 WIDTHS = (0, 1, 2)
 """Steps by which the range of integers is at first wider than what is between the outermost numbers (`_fitted`)."""
+ZERO_STEP = np.float32(1 / 16)
+"""Of zeros that are kept in bytes (`pallas_kernels.scaled_matmul`)."""
 FITS = 2
 """How often integers and scales are then chosen by each other; more make the error smaller by a hundredth."""
 
@@ -79,8 +81,7 @@ class Rounded:
         low, high = limits(self._numbers.dtype)
         for chunk in _chunks(matrix):
             wide = matrix[chunk].astype(np.float32)
-            divisors = np.where(scales[chunk] == 0, np.float32(1), scales[chunk])
-            wide /= divisors[:, group]
+            wide /= _or_one(scales[chunk])[:, group]
             if self._numbers.zeros:
                 wide += zeros[chunk][:, group]
             if self._numbers.dtype.startswith("int"):
@@ -118,7 +119,7 @@ def paired(numbers: Array) -> Array:
 
 
 class GroupScales:
-    """Scales `[out, count]`, or with `zeros` the zeros; where there are more than groups, each as often as it takes."""
+    """Scales `[out, count]`, or `zeros`, as they are kept; where there are more than groups, each as often as it takes."""
 
     def __init__(self, matrix: Array, numbers: Numbers, count: int, found: RowsFound, *, zeros: bool = False) -> None:
         self._matrix, self._numbers, self._found, self._zeros = matrix, numbers, found, zeros
@@ -128,7 +129,21 @@ class GroupScales:
         """Write what is within `part` to `out`."""
         rows, columns = part
         found = self._found.of(self._matrix, rows, self._numbers, group_scales)[self._zeros]
+        if self._numbers.byte_scales:
+            found = np.rint(found / (ZERO_STEP if self._zeros else _or_one(output_factors(found)[:, None])))
         np.copyto(out, np.repeat(found, -(-self.shape[1] // found.shape[1]), axis=1)[:, columns], casting="unsafe")
+
+
+class OutputFactors:
+    """What scales that are bytes are multiplied by, `[out]`."""
+
+    def __init__(self, matrix: Array, numbers: Numbers, found: RowsFound) -> None:
+        self._matrix, self._numbers, self._found = matrix, numbers, found
+        self.shape: tuple[int, ...] = matrix.shape[:1]
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        """Write the factors within `part` to `out`."""
+        out[:] = output_factors(self._found.of(self._matrix, part[0], self._numbers, group_scales)[0])
 
 
 class RowScales:
@@ -170,8 +185,9 @@ def group_scales(matrix: Array, numbers: Numbers) -> Scales:
                 scales[chunk, columns] = np.maximum(-groups.min(axis=2), groups.max(axis=2)) / np.float32(high)
                 continue
             found = _fitted(groups, low, high, zeros=numbers.zeros)
-            scales[chunk, columns], zeros[chunk, columns] = map(_in_bfloat16, found)
-    return scales, zeros
+            kept = found if numbers.byte_scales else map(_in_bfloat16, found)
+            scales[chunk, columns], zeros[chunk, columns] = kept
+    return _in_bytes(scales, zeros) if numbers.byte_scales else (scales, zeros)
 
 
 def _fitted(x: NDArray[np.float32], low: float, high: float, *, zeros: bool) -> Scales:
@@ -242,6 +258,22 @@ def _inverse(scale: NDArray[np.float32]) -> NDArray[np.float32]:
 def _in_bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """As models in bfloat16 keep them: integers are chosen by what they are multiplied with."""
     return values.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def _in_bytes(scales: NDArray[np.float32], zeros: NDArray[np.float32]) -> Scales:
+    """As bytes keep them. No scale but zero becomes zero: what it would lose is more than a step that is too wide does."""
+    factors = output_factors(scales)[:, None]
+    kept = np.maximum(np.rint(scales / _or_one(factors)), scales > 0) * factors
+    return kept, np.clip(np.rint(zeros / ZERO_STEP), -128, 127) * ZERO_STEP
+
+
+def output_factors(scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The largest of an output's scales `[out, Q]` over 255, `[out]`."""
+    return scales.max(axis=1, initial=0) / np.float32(255)
+
+
+def _or_one(divisors: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.where(divisors == 0, np.float32(1), divisors)
 
 
 def limits(dtype: str) -> tuple[float, float]:

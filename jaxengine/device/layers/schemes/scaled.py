@@ -18,7 +18,15 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxengine.device.layers.schemes import WEIGHT, part_of
-from jaxengine.device.layers.schemes.rounding import GroupScales, Paired, Rounded, TensorsFound, group_scales, paired
+from jaxengine.device.layers.schemes.rounding import (
+    GroupScales,
+    OutputFactors,
+    Paired,
+    Rounded,
+    TensorsFound,
+    group_scales,
+    paired,
+)
 from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.rules import Array, KvHeads, Made, Rule, Transform, Turned
 from jaxengine.errors import ConfigError
@@ -37,9 +45,10 @@ class Scaled(Numbers):
 
     Two outputs of 4 bits are one byte: `weight` is uint8 `[out / 2, in]`; of experts two inputs are, `[count, in / 2, out]`. With
     `zeros` there is `zero [Q, out]`, which number is none; with `ordered`, `order [in]`: which input each column is; with
-    `tensor_scale` a factor `[1]` of all products in float32, so that scales of float8 need no more than bfloat16 to be exact. The
-    product is near `x[order] @ ((weight - zero) * scale).T * tensor_scale`, with `x` and the matrix in the model's dtype, or with
-    `round_rows` `x` in float8 where that is faster.
+    `tensor_scale` a factor `[1]` of all products in float32, so that scales of float8 need no more than bfloat16 to be exact.
+    With `byte_scales` that is `[out]`, scales are uint8 and zeros sixteenths in int8. The product is near
+    `x[order] @ ((weight - zero) * scale).T * tensor_scale`, with `x` and the matrix in the model's dtype, or with `round_rows`
+    `x` in float8 where that is faster.
     """
 
     def parameters(
@@ -51,8 +60,9 @@ class Scaled(Numbers):
         parameters = self._parameters(shape, axes, (count, outputs), ("groups", axes[0]), context)
         if self.ordered:
             parameters[ORDER] = context.parameter((inputs,), ("groups",), dtype=jnp.int32)
-        if self.tensor_scale:
-            parameters[TENSOR_SCALE] = context.parameter((1,), ("groups",), dtype=jnp.float32)
+        if self._has_factor:
+            of_factor = ((outputs,), (axes[0],)) if self.byte_scales else ((1,), ("groups",))
+            parameters[TENSOR_SCALE] = context.parameter(*of_factor, dtype=jnp.float32)
         return parameters
 
     def multiply(
@@ -135,8 +145,9 @@ class Scaled(Numbers):
         group = self._group(inputs) if devices == 1 else math.gcd(self._group(inputs), inputs // devices)
         of_groups = (matrices, -(-inputs // group), outputs)
         parameters = self._parameters(shape, axes, of_groups, axes, context)
-        if self.tensor_scale:
-            parameters[TENSOR_SCALE] = context.parameter((matrices, 1), (axes[0], "groups"), dtype=jnp.float32)
+        if self._has_factor:
+            own = (outputs, axes[2]) if self.byte_scales else (1, "groups")
+            parameters[TENSOR_SCALE] = context.parameter((matrices, own[0]), (axes[0], own[1]), dtype=jnp.float32)
         return parameters
 
     def multiply_groups(
@@ -162,10 +173,10 @@ class Scaled(Numbers):
             **self._pairs,
             rows=rows,
             precision=context.precision,
-            dtype=jnp.float32 if self.tensor_scale else context.activation_dtype,
+            dtype=jnp.float32 if self._has_factor else context.activation_dtype,
             platform=context.platform,
         )
-        if not self.tensor_scale:
+        if not self._has_factor:
             return products
         rows_before = jnp.arange(len(products), dtype=jnp.int32)[:, None]
         group_of_row = (rows_before >= jnp.cumsum(sizes)[None]).sum(axis=1)
@@ -189,16 +200,18 @@ class Scaled(Numbers):
         def order(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
             return np.arange(shape[0], dtype=np.int32)
 
-        def one(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
-            return np.ones(shape, np.float32)
+        def factor(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Array | Made:
+            if not self.byte_scales:
+                return np.ones(shape, np.float32)
+            return OutputFactors(rule.rows(matrix, config, (*shape, 1)), self, tensors.of(matrix))
 
         made: dict[str, Transform] = {WEIGHT: weight, SCALE: of_groups}
         if self.zeros:
             made[ZERO] = functools.partial(of_groups, zeros=True)
         if self.ordered:
             made[ORDER] = order
-        if self.tensor_scale:
-            made[TENSOR_SCALE] = one
+        if self._has_factor:
+            made[TENSOR_SCALE] = factor
         return tuple(
             replace(rule, target=part_of(rule.target, name), transform=transform) for name, transform in made.items()
         )
@@ -239,7 +252,7 @@ class Scaled(Numbers):
     ) -> dict[str, nnx.Param[jax.Array]]:
         # One scale for all of a row is a factor of results, which are float32; those of groups are of the matrix.
         narrow = of_groups[-2] > 1 and context.dtype == jnp.bfloat16
-        dtype = jnp.bfloat16 if narrow else jnp.float32
+        dtype = jnp.uint8 if self.byte_scales else jnp.bfloat16 if narrow else jnp.float32
         if self.paired:
             shape = _halved(shape, axes, context, axis=0 if len(shape) == 2 else 1)
         parameters = {
@@ -247,7 +260,8 @@ class Scaled(Numbers):
             SCALE: context.parameter(of_groups, group_axes, dtype=dtype),
         }
         if self.zeros:  # bfloat16 holds them all: integers to 256
-            parameters[ZERO] = context.parameter(of_groups, group_axes, dtype=dtype)
+            kept = jnp.int8 if self.byte_scales else dtype
+            parameters[ZERO] = context.parameter(of_groups, group_axes, dtype=kept)
         return parameters
 
     @property
@@ -266,6 +280,10 @@ class Scaled(Numbers):
         }
 
     @property
+    def _has_factor(self) -> bool:
+        return self.tensor_scale or self.byte_scales
+
+    @property
     def _pairs(self) -> dict[str, str]:
         return {"pairs": self.dtype} if self.paired else {}
 
@@ -278,7 +296,7 @@ def _times(products: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Arra
 
 
 INT4 = Scaled(dtype="int4", group=128, zeros=True)
-INT4_G32 = Scaled(dtype="int4", group=32, zeros=True)
+INT4_G32 = Scaled(dtype="int4", group=32, zeros=True, byte_scales=True)
 FP8 = Scaled(dtype="float8_e4m3fn")
 
 

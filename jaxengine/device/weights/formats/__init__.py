@@ -21,7 +21,8 @@ class Numbers:
 
     `dtype` is that of its numbers (int4, int8, float4_e2m1fn, float8_e4m3fn), `group` the inputs that have a scale in
     common (None: all of a row). `zeros`: groups have a number that stands for zero; `ordered`: columns are not in the order of
-    inputs; `tensor_scale`: all scales of groups have a factor in common.
+    inputs; `tensor_scale`: all scales of groups have a factor in common; `byte_scales`: those of an output have, and are bytes
+    beside it, as zeros are (`pallas_kernels.scaled_matmul`). That is for numbers with zeros, whose scales are never negative.
     `round_rows`: activations are rounded, each row over a scale of its own; to int8, and multiplied as integers, or to float8, on
     devices to which that is of use.
     """
@@ -31,6 +32,7 @@ class Numbers:
     zeros: bool = False
     ordered: bool = False
     tensor_scale: bool = False
+    byte_scales: bool = False
     round_rows: bool = False
 
 

@@ -28,11 +28,19 @@ OUT, IN = 32, 48
 SCHEMES = {
     "int4": Scaled(dtype="int4", group=16),
     "int4 zeros": Scaled(dtype="int4", group=16, zeros=True),
+    "int4 bytes": Scaled(dtype="int4", group=16, zeros=True, byte_scales=True),
     "int8 zeros": Scaled(dtype="int8", group=16, zeros=True),
     "int4 a rest": Scaled(dtype="int4", group=20),
     "fp8": FP8,
 }
-STEPS = {"int4": 1 / 8, "int4 zeros": 1 / 7, "int8 zeros": 1 / 120, "int4 a rest": 1 / 8, "fp8": 1 / 28}
+STEPS = {
+    "int4": 1 / 8,
+    "int4 zeros": 1 / 7,
+    "int4 bytes": 1 / 7,
+    "int8 zeros": 1 / 120,
+    "int4 a rest": 1 / 8,
+    "fp8": 1 / 28,
+}
 """Of the largest magnitude of a group: half a step between two numbers for float8. Integers lose up to a whole step of the
 outermost numbers, so that the others lose less, and without zeros of the largest number of the other sign."""
 
@@ -66,23 +74,29 @@ def stood_for(scheme, parameters):
     def of_inputs(name):
         return np.repeat(parameters[name].astype(np.float32).T, group, axis=1)[:, :IN]
 
-    return (numbers - (of_inputs("zero") if "zero" in parameters else 0)) * of_inputs("scale")
+    zeros = of_inputs("zero") / (16 if scheme.byte_scales else 1) if "zero" in parameters else 0
+    return (numbers - zeros) * of_inputs("scale") * parameters.get("tensor_scale", np.ones(1))[:, None]
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_numbers_are_off_by_a_step_of_their_group_at_most(name, tmp_path):
     scheme, matrix = SCHEMES[name], numbers(OUT, IN)
     matrix[3, :16] = 0
+    matrix[4, :16] *= 1e-3
+    matrix[5] = 0
     found = stood_for(scheme, made(scheme, matrix, tmp_path))
     group = scheme.group or IN
+    # no scale that is a byte is below a 255th of its output's largest
+    least = np.abs(matrix).max(1, keepdims=True) * STEPS[name] / 255 if scheme.byte_scales else 1e-6
     for first in range(0, IN, group):
         own = slice(first, first + group)
         largest = np.abs(matrix[:, own]).max(1, keepdims=True)
         spread = (matrix[:, own].max(1) - matrix[:, own].min(1))[:, None]
         step = np.maximum(largest, spread / 2) * STEPS[name]
-        assert (np.abs(found[:, own] - matrix[:, own]) <= step * 1.2 + 1e-6).all()
+        assert (np.abs(found[:, own] - matrix[:, own]) <= step * 1.2 + least).all()
     assert np.abs(found - matrix).max() > 1e-4
     assert (found[3, :16] == 0).all()
+    assert (found[5] == 0).all()
 
 
 @pytest.mark.parametrize(("size", "zeros", "least"), [(128, True, 0.868), (32, True, 0.79), (128, False, 0.875)])
@@ -114,7 +128,7 @@ def test_what_was_found_of_a_tensor_goes_with_it():
 
 
 @pytest.mark.parametrize("spec", [("tensor",), (None, "tensor")], ids=str)
-@pytest.mark.parametrize("name", ["int4", "fp8"])
+@pytest.mark.parametrize("name", ["int4 bytes", "fp8"])
 def test_what_is_loaded_is_the_same_on_any_sharding(name, spec, tmp_path):
     matrix = numbers(OUT, IN)
     whole = made(SCHEMES[name], matrix, tmp_path / "whole")
@@ -135,7 +149,7 @@ def test_it_is_made_of_what_the_plain_rule_makes(transform, tmp_path):
 @pytest.mark.parametrize(("devices", "whole", "group"), [(1, False, 16), (2, False, 8), (2, True, 16)])
 def test_experts_are_kept_as_one_matrix_each(devices, whole, group, tmp_path):
     """Where a group of inputs would lie on two devices it is cut."""
-    scheme = SCHEMES["int4 zeros"]
+    scheme = SCHEMES["int4 bytes"]
     matrices = {f"e.{number}": numbers(OUT, IN, seed=number) for number in range(2)}
     layout = ONE_DEVICE if devices == 1 else share_layers(jax.devices()[:devices], expert_parallel=whole)
     kept = context(layout=layout, scheme=scheme)
@@ -155,6 +169,7 @@ def test_experts_are_kept_as_one_matrix_each(devices, whole, group, tmp_path):
         np.testing.assert_array_equal(found.T, expected)
         for name in ("scale", "zero"):
             np.testing.assert_array_equal(own[name], np.repeat(alone[name], 16 // group, axis=0))
+        np.testing.assert_array_equal(own["tensor_scale"], alone["tensor_scale"])
 
 
 def test_half_a_byte_is_no_part_of_a_device():
