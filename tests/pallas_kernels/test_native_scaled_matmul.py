@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jaxengine.startup.native import register_native
 from pallas_kernels import KernelUnsupported, scaled_matmul, scaled_matmul_each
-from pallas_kernels.native import SCALED_PRODUCT, calling, registered_name
+from pallas_kernels.native import PRODUCT, SCALED_PRODUCT, calling, registered_name
 from pallas_kernels.scaled_matmul.dense import floats, numbers
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
 from tests.pallas_kernels.test_native_matmul import INSTRUCTIONS
@@ -160,7 +160,7 @@ def test_every_set_of_instructions_multiplies_alike(
 ) -> None:
     monkeypatch.setenv("CXXFLAGS", f"-march={instructions}")
     try:
-        other, _ = register_native(tmp_path, symbols=[SCALED_PRODUCT])
+        other, _ = register_native(tmp_path, symbols=[PRODUCT, SCALED_PRODUCT])
     except NoCompilerError as error:
         pytest.skip(f"this compiler knows no {instructions}: {error}")
     assert other != native
