@@ -1,9 +1,10 @@
-"""Paged attention on a GPU: does it agree there, and how much of the memory's speed does decode reach? JSON out.
+"""Paged attention on a GPU: does it agree there, how much of the memory's speed does decode reach, how fast is a prompt? JSON.
 
 `python -m benchmarks.gpu_attention` needs a GPU. Agreement: every conformance case that the backend claims, compiled for the
 device, against the reference on the CPU; any disagreement exits with 1. Speed: one layer's decode, as keys and values read per
 second, as a share of what a device-to-device copy reads and writes per second, both measured here. Calls follow each other inside
-one program, each on pages of its own, so that neither launching nor the cache of the GPU counts.
+one program, each on pages of its own, so that neither launching nor the cache of the GPU counts. A prompt's chunk of tokens after
+others counts two multiplications and additions for each number of a key and of a value that a query sees.
 
 `--interpret` runs all of it at a tiny size in Pallas' interpret mode, on any machine, to try the script: times mean nothing then.
 """
@@ -38,6 +39,8 @@ class Sizes:
 
     rows: tuple[int, ...] = (1, 16, 64, 256)
     contexts: tuple[int, ...] = (1024, 8192)
+    chunk: int = 2048
+    before: tuple[int, ...] = (0, 6144, 30_720)
     heads: int = 32
     kv_heads: int = 8
     head_size: int = 128
@@ -51,6 +54,8 @@ class Sizes:
 TINY = Sizes(
     rows=(1, 2),
     contexts=(80,),
+    chunk=40,
+    before=(24,),
     heads=4,
     kv_heads=2,
     head_size=16,
@@ -85,6 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
             decode(sizes, rows, context, options.backend, repeat, copied)
             for rows, context in itertools.product(sizes.rows, sizes.contexts)
         ]
+        chunks = [prefill(sizes, before, options.backend, repeat) for before in sizes.before]
     wrong = [case["case"] for case in agreed if case.get("agrees") is False]
     report = {
         "benchmark": "gpu_attention",
@@ -94,6 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
         "agreement": {"wrong": wrong, "cases": agreed},
         "copy_gb_per_s": round(copied / 1e9, 1),
         "decode": decoded,
+        "prefill": chunks,
     }
     print(json.dumps(report, indent=2))
     return 1 if wrong else 0
@@ -151,6 +158,32 @@ def decode(sizes: Sizes, rows: int, context: int, backends: list[str], repeat: i
         }
     shape = {name: asdict(sizes)[name] for name in ("heads", "kv_heads", "head_size", "page_tokens")}
     return {"rows": rows, "context": context, **shape, "layers": layers, "backends": timed}
+
+
+def prefill(sizes: Sizes, before: int, backends: list[str], repeat: int) -> dict[str, Any]:
+    """Seconds and operations of each backend for a chunk of one prompt after so many tokens."""
+    per_row = -(-(before + sizes.chunk) // sizes.page_tokens)
+    layers = min(sizes.most_layers, 4)
+    rng = np.random.default_rng(0)
+    pages = jax.random.normal(
+        jax.random.key(0), (1 + per_row, sizes.page_tokens, 2 * sizes.kv_heads, sizes.head_size), jnp.bfloat16
+    )
+    inputs = (
+        jnp.asarray(rng.normal(size=(sizes.chunk, sizes.heads, sizes.head_size)), jnp.bfloat16),
+        pages,
+        jnp.asarray(1 + rng.permutation(per_row)[None, None].repeat(layers, axis=0), jnp.int32),
+        jnp.asarray([0, sizes.chunk], jnp.int32),
+        jnp.asarray([before], jnp.int32),
+    )
+    operations = 4 * sizes.heads * sizes.head_size * sizes.chunk * (before + (sizes.chunk + 1) / 2)
+    timed = {}
+    for backend in backends:
+        seconds = best(_layers(backend, layers, sizes.head_size**-0.5), repeat, *inputs) / layers
+        timed[backend] = {
+            "microseconds": round(seconds * 1e6, 2),
+            "tflop_per_s": round(operations / seconds / 1e12, 1),
+        }
+    return {"tokens": sizes.chunk, "before": before, "backends": timed}
 
 
 def _layers(backend: str, layers: int, scale: float) -> Callable[..., jax.Array]:

@@ -53,8 +53,10 @@ def choose_tiles(*, rows: int, groups: int, inputs: int) -> Tiles:
     mean, some = rows // groups, max(2 * LEAST_INPUTS, pl.next_power_of_2(inputs))
     if mean < 1:
         return Tiles(16, 64, min(128, some), splits=1 if inputs < 1024 else 2, warps=4, stages=4)
-    if mean <= 16:
+    if mean <= 8:
         return Tiles(16, 128, min(128, some), splits=1, warps=4, stages=3)
+    if mean <= 32:
+        return Tiles(32, 128, min(128, some), splits=1, warps=4, stages=4)
     if mean <= 64:
         return Tiles(64, 128, min(64, some), splits=1, warps=4, stages=3)
     return Tiles(128, 128, min(64, some), splits=1, warps=8, stages=3)

@@ -54,10 +54,10 @@ def latent_attention(
         interpreted=interpreted(),
     )
 
-    def make_kernel(sizes: tuple[int, ...], shared: bool) -> Kernel:
+    def make_kernel(sizes: tuple[int, ...], block_tokens: int, shared: bool) -> Kernel:
         settings = Settings(
             sizes=sizes,
-            block_tokens=cut.rows.block_tokens,
+            block_tokens=block_tokens,
             group=cut.heads,
             widths=cut.widths,
             value_size=value_size,

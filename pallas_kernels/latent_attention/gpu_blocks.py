@@ -76,6 +76,12 @@ def choose_blocks(
         warps=WARPS,
     )
     many = many_tokens(
-        rows=rows, places=places, group=group, most_queries=most_queries, longer_than=few.places, warps=WARPS
+        rows=rows,
+        places=places,
+        group=group,
+        most_queries=most_queries,
+        longer_than=few.places,
+        block_tokens=block_tokens,
+        warps=WARPS,
     )
-    return Cut(Blocks(few, many, block_tokens), tiles, group, widths)
+    return Cut(Blocks(few, many), tiles, group, widths)

@@ -83,10 +83,10 @@ def paged_attention(
         interpreted=interpreted(),
     )
 
-    def make_kernel(sizes: tuple[int, ...], shared: bool) -> Kernel:
+    def make_kernel(sizes: tuple[int, ...], block_tokens: int, shared: bool) -> Kernel:
         settings = Settings(
             sizes=sizes,
-            block_tokens=blocks.block_tokens,
+            block_tokens=block_tokens,
             shared=shared,
             group=group,
             width=width,

@@ -1,4 +1,8 @@
-"""How much of the work one program of the GPU kernel takes. Chosen from sizes and compiled, not measured: no GPU was at hand."""
+"""How much of the work one program of the GPU kernel takes.
+
+Tiles of long rows were chosen on an H100 for heads of 128 in bfloat16, four to a KV head (2,048 tokens after 30,720, as in
+`benchmarks/gpu_attention.py`): 64 queries by 32 tokens multiply 371 TFLOP/s, 128 by 64 296. The rest is chosen from sizes.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,10 @@ from pallas_kernels.gpu.attention.blocks import (
 
 FEW_QUERIES = 64
 """Up to here a row's queries of a KV head are one tile, memory-bound, and its context is shared out."""
-MANY_QUERIES = 128
-"""Longer rows are cut into tiles of so many; of half of them for heads of more than 128."""
+MANY_QUERIES, MANY_BLOCK_TOKENS = 64, 32
+"""Longer rows are cut into tiles of so many, in blocks of no more tokens: several small programs fill a multiprocessor better, of
+which some multiply while others take powers.
+"""
 PROGRAMS = 528
 """Contexts are shared out to about as many programs, four for each multiprocessor of an H100."""
 SHARE_TOKENS = 256
@@ -43,6 +49,12 @@ def choose_blocks(
         most_tokens=most_tokens,
         block_tokens=block_tokens,
     )
-    most_queries = FLOAT32_QUERIES if single else MANY_QUERIES // 2 if width > 128 else MANY_QUERIES
-    many = many_tokens(rows=rows, places=places, group=group, most_queries=most_queries, longer_than=few.places)
-    return Blocks(few, many, block_tokens)
+    many = many_tokens(
+        rows=rows,
+        places=places,
+        group=group,
+        most_queries=FLOAT32_QUERIES if single else MANY_QUERIES,
+        longer_than=few.places,
+        block_tokens=min(block_tokens, MANY_BLOCK_TOKENS),
+    )
+    return Blocks(few, many)

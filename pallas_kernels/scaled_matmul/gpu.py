@@ -36,8 +36,8 @@ from pallas_kernels.gpu.scaled import (
     scaled_sums,
 )
 
-MOST_ROWS = 256
-"""Beside more rows `xla` makes the matrix dense."""
+MOST_ROWS, MOST_ROWS_OF_SMALL_GROUPS = 256, 64
+"""Beside more rows `xla` makes the matrix dense, which is faster then; groups of fewer than 64 inputs have more sums to scale."""
 MULTIPROCESSORS = 132
 
 
@@ -59,7 +59,7 @@ class Tiles:
 def choose_tiles(*, rows: int, kept: int, inputs: int, paired: bool) -> Tiles:
     """For a matrix of `kept` rows of bytes; `paired`: of two numbers each."""
     height = min(64, max(16, pl.next_power_of_2(rows)))
-    width = 64
+    width = 32 if height == 16 and kept >= 64 * MULTIPROCESSORS else 64
     programs = pl.cdiv(kept, width) * pl.cdiv(rows, height)
     splits = max(1, min(2 * MULTIPROCESSORS // programs, inputs // 512))
     return Tiles(height, width, min(128, max(LEAST_INPUTS, pl.next_power_of_2(inputs))), splits, warps=4, stages=4)
@@ -74,8 +74,11 @@ def supports(
         return f"compute is {jnp.dtype(compute)}; the GPU kernel multiplies bfloat16"
     if len(scales) > 1 and group % LEAST_INPUTS:
         return f"groups of {group} inputs; the GPU kernel multiplies {LEAST_INPUTS} of a group at once"
-    if rows > MOST_ROWS:
-        return f"{rows} rows; beside more than {MOST_ROWS} a dense matrix is faster"
+    if len(scales) == 1 and weight.dtype != jnp.uint8:
+        return "a scale for each output alone; XLA's own product reads such numbers as they are kept, and no slower"
+    most = MOST_ROWS if group >= 64 else MOST_ROWS_OF_SMALL_GROUPS
+    if rows > most:
+        return f"{rows} rows; beside more than {most} a dense matrix is faster"
     if math.prod(weight.shape) >= MOST_VALUES:
         return f"a matrix of {math.prod(weight.shape)} bytes; the kernel counts to {MOST_VALUES}"
     return gpu_refused(AMPERE)

@@ -37,10 +37,12 @@ def chosen(*, rows: int, places: int, group: int = 4, kv_heads: int = 2, itemsiz
 def scheduled(
     offsets: jax.Array, starts: jax.Array, *, places: int, blocks: Blocks, window: int | None
 ) -> tuple[Shares, Parts, Shares | None]:
-    rows = make_rows(offsets, starts, places=places, block_tokens=blocks.block_tokens, window=window)
+    rows = make_rows(offsets, starts, places=places, block_tokens=blocks.few.block_tokens, window=window)
     tiles = None
     if blocks.many is not None:
-        tiles = cut(rows, blocks.many, longer_than=blocks.few.places, block_tokens=blocks.block_tokens, window=window)
+        tiles = cut(
+            rows, blocks.many, longer_than=blocks.few.places, block_tokens=blocks.many.block_tokens, window=window
+        )
     return *share_out(rows, blocks.few), tiles
 
 
@@ -114,7 +116,9 @@ def test_every_token_meets_every_block_that_it_sees_once(
     for start, count in rows:
         for j in range(count):
             low = 0 if window is None else max(0, start + j - window + 1)
-            seen = range(low // blocks.block_tokens, (start + j) // blocks.block_tokens + 1)
+            own = blocks.few if count <= blocks.few.places else blocks.many
+            assert own is not None
+            seen = range(low // own.block_tokens, (start + j) // own.block_tokens + 1)
             assert attended[first + j] == sorted(set(attended[first + j]))
             assert set(seen) <= set(attended[first + j])
             attended[first + j] = []
@@ -132,11 +136,16 @@ def test_tokens_know_their_rows_and_positions() -> None:
         (3, 201, 3, 5),
     ]
     by_place = sorted(each(tiles), key=lambda tile: tile.place)
-    assert [(tile.row, tile.place, tile.places, tile.start, tile.end) for tile in by_place[:7]] == [
+    assert [(tile.row, tile.place, tile.places, tile.start, tile.end) for tile in by_place[:13]] == [
         (2, place, count, 499 + place, 499 + place + count)
-        for place, count in zip(range(1, 201, 32), [32] * 6 + [8], strict=True)
+        for place, count in zip(range(1, 201, 16), [16] * 12 + [8], strict=True)
     ]
-    assert [(tile.place, tile.places, tile.end) for tile in by_place[7:]] == [(203, 32, 0), (235, 21, 0)]
+    assert [(tile.place, tile.places, tile.end) for tile in by_place[13:]] == [
+        (203, 16, 0),
+        (219, 16, 0),
+        (235, 16, 0),
+        (251, 5, 0),
+    ]
 
 
 def test_one_long_context_among_short_ones_is_shared_out() -> None:

@@ -14,7 +14,7 @@ INTERPRETED_BLOCK, INTERPRETED_SHARE = 32, 64
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """Rows of up to `places` tokens: a tile each, its context shared out to several programs.
+    """Rows of up to `places` tokens: a tile each, its context shared out to several programs, `block_tokens` positions at a time.
 
     A program of `warps` warps computes with as many queries as the first of `sizes` that holds its tile's. About `wanted` shares
     per KV head of at least `share_blocks` blocks are at most `shares`, their places, counted once per share, at most `states`.
@@ -27,25 +27,29 @@ class Few:
     shares: int
     states: int
     warps: int
+    block_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """Longer rows: at most `tiles` tiles of up to `places` tokens, `size` queries of a KV head, for `warps` warps."""
+    """Longer rows: at most `tiles` tiles of up to `places` tokens, `size` queries of a KV head, for `warps` warps.
+
+    They attend `block_tokens` positions at a time.
+    """
 
     places: int
     size: int
     tiles: int
     warps: int
+    block_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How rows are attended, `block_tokens` positions at a time, loaded in `stages`. `many` is None where no row can be long."""
+    """How rows are attended, blocks being loaded in `stages`. `many` is None where no row can be long."""
 
     few: Few
     many: Many | None
-    block_tokens: int
     stages: int = STAGES
 
 
@@ -69,11 +73,18 @@ def few_tokens(
     shares = min(wanted + rows, rows * -(-most_tokens // (share_blocks * block_tokens)))
     states = min(min(places, rows * most) + wanted * most, shares * most)
     sizes = {_size(group), _size(most * group)}  # most of these rows are of one token
-    return Few(most, tuple(sorted(sizes)), wanted, share_blocks, shares, states, warps)
+    return Few(most, tuple(sorted(sizes)), wanted, share_blocks, shares, states, warps, block_tokens)
 
 
 def many_tokens(
-    *, rows: int, places: int, group: int, most_queries: int, longer_than: int, warps: int | None = None
+    *,
+    rows: int,
+    places: int,
+    group: int,
+    most_queries: int,
+    longer_than: int,
+    block_tokens: int,
+    warps: int | None = None,
 ) -> Many | None:
     """Rows of more than `longer_than` tokens, in tiles of `most_queries`; None where there can be none."""
     longer = min(rows + 1, places // (longer_than + 1))  # padding is like a row
@@ -82,7 +93,7 @@ def many_tokens(
     most = max(1, most_queries // group)
     size = _size(most * group)
     tiles = longer + (places - longer) // most  # c places take at most 1 + (c - 1) // most of them
-    return Many(most, size, tiles, warps or (4 if size <= 64 else 8))
+    return Many(most, size, tiles, warps or (4 if size <= 64 else 8), block_tokens)
 
 
 def power_of_two(number: int) -> int:

@@ -15,10 +15,11 @@ from pallas_kernels.gpu.attention.softmax import combine
 from pallas_kernels.gpu.device import interpreted
 
 Kernel = Callable[..., None]
+COMBINING_WARPS = 4
 
 
 def attend_rows(
-    make_kernel: Callable[[tuple[int, ...], bool], Kernel],
+    make_kernel: Callable[[tuple[int, ...], int, bool], Kernel],
     blocks: Blocks,
     operands: Sequence[jax.Array],
     offsets: jax.Array,
@@ -36,8 +37,9 @@ def attend_rows(
     results, one for each share.
 
     Args:
-        make_kernel: from the numbers of queries that a program may have, and whether it leaves states, what it does. Its refs
-            are `Shares`, the operands, other rows' results if it leaves none, and what it leaves (`gpu_softmax.give`).
+        make_kernel: from the numbers of queries that a program may have, the tokens of a block, and whether it leaves states,
+            what it does. Its refs are `Shares`, the operands, other rows' results if it leaves none, and what it leaves
+            (`gpu_softmax.give`).
         blocks: how rows are cut.
         operands: what the kernel reads.
         offsets: of the rows, as in `paged_attention`.
@@ -49,7 +51,7 @@ def attend_rows(
     """
     few, many = blocks.few, blocks.many
     places, heads, _ = result.shape
-    rows = make_rows(offsets, starts, places=places, block_tokens=blocks.block_tokens, window=window)
+    rows = make_rows(offsets, starts, places=places, block_tokens=few.block_tokens, window=window)
 
     def call(
         body: Kernel,
@@ -73,19 +75,19 @@ def attend_rows(
 
     shares, parts = share_out(rows, few)
     states = call(
-        make_kernel(few.sizes, True),
+        make_kernel(few.sizes, few.block_tokens, True),
         [*shares, *operands],
         [jax.ShapeDtypeStruct((few.states, *shape), jnp.float32) for shape in (result.shape[1:], (heads,), (heads,))],
         grid=(tiles_of_heads, few.shares),
         warps=few.warps,
     )
-    (found,) = call(combine, [*parts, *states], [result], grid=(heads, rows.place.size))
+    (found,) = call(combine, [*parts, *states], [result], grid=(heads, rows.place.size), warps=COMBINING_WARPS)
     if many is None:
         return found
-    tiles = cut(rows, many, longer_than=few.places, block_tokens=blocks.block_tokens, window=window)
+    tiles = cut(rows, many, longer_than=few.places, block_tokens=many.block_tokens, window=window)
     operands = [*tiles, *operands, found]
     (found,) = call(
-        make_kernel((many.size,), False),
+        make_kernel((many.size,), many.block_tokens, False),
         operands,
         [result],
         grid=(tiles_of_heads, many.tiles),
