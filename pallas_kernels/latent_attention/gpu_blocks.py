@@ -1,4 +1,4 @@
-"""How much of the work one program of the GPU kernel takes. Chosen from sizes and compiled, not measured: no GPU was at hand.
+"""How much of the work one program of the GPU kernel takes. Chosen from sizes and compiled, not measured.
 
 A program's sums are as wide as a value, 512 in DeepSeek's models: those of 64 queries fill half a multiprocessor's registers.
 """

@@ -98,7 +98,9 @@ def gpu_refuses(case: ScaledCase, grouped: bool) -> str | None:
     if grouped:
         few = case.weight in ("int4", "float4_e2m1fn") and case.group == 16 and case.inputs > 16
         return "multiplies 32 of a group at once" if few else None
-    return "beside more than 256 a dense matrix is faster" if case.name == "many rows" else None
+    if case.group >= case.inputs and case.weight not in ("int4", "float4_e2m1fn"):
+        return "a scale for each output alone"
+    return "a dense matrix is faster" if case.name == "many rows" else None
 
 
 def compare_on_a_gpu(case: ScaledCase, op: Any) -> None:
