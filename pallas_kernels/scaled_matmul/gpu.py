@@ -56,8 +56,8 @@ class Tiles:
     stages: int
 
 
-def choose_tiles(*, rows: int, kept: int, inputs: int, paired: bool) -> Tiles:
-    """For a matrix of `kept` rows of bytes; `paired`: of two numbers each."""
+def choose_tiles(*, rows: int, kept: int, inputs: int) -> Tiles:
+    """For a matrix of `kept` rows of bytes."""
     height = min(64, max(16, pl.next_power_of_2(rows)))
     width = 32 if height == 16 and kept >= 64 * MULTIPROCESSORS else 64
     programs = pl.cdiv(kept, width) * pl.cdiv(rows, height)
@@ -99,7 +99,7 @@ def scaled_matmul(
     """See the op's contract. The matrix is not rounded."""
     rows = x.reshape(-1, x.shape[-1]).astype(compute)
     kept, inputs = weight.shape
-    tiles = choose_tiles(rows=len(rows), kept=kept, inputs=inputs, paired=weight.dtype == jnp.uint8)
+    tiles = choose_tiles(rows=len(rows), kept=kept, inputs=inputs)
     products = multiply(rows, weight, scales, zeros, group=group, pairs=pairs, tiles=tiles)
     return products.reshape(*x.shape[:-1], -1)
 
