@@ -33,7 +33,7 @@ DEVICE = {"device"}
 BOTH = {"bench", "startup", "tools"}
 DOORS = {"api", "cli"}
 """They lead to both halves, and load the device half when there is work for it."""
-SINGLE = {"__main__", "embedded", "errors", "serve"}
+SINGLE = {"__main__", "collector", "embedded", "errors", "serve"}
 """Files with one idea each that belong to no room; `embedded` holds the model that is shipped."""
 
 
