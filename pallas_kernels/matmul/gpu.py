@@ -1,6 +1,6 @@
 """XLA's product in 16 bits, rounded by what multiplies: a GPU's library would write float32, for others to read and round.
 
-Sums are float32 all the same, and so are the bits, but where devices share the inputs: there each rounds its part of a sum.
+Sums are float32 all the same. Where devices share the inputs each rounds its part of a sum.
 """
 
 from __future__ import annotations

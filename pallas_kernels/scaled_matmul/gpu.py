@@ -37,8 +37,10 @@ from pallas_kernels.gpu.scaled import (
 )
 
 MOST_ROWS, MOST_ROWS_OF_SMALL_GROUPS = 256, 64
-"""Beside more rows `xla` makes the matrix dense, which is faster then; groups of fewer than 64 inputs have more sums to scale."""
-MULTIPROCESSORS = 132
+"""Beside more rows `xla` makes the matrix dense, which is faster then (`benchmarks/gpu_products.py`, an H100); groups of fewer
+than 64 inputs have more sums to scale.
+"""
+MULTIPROCESSORS = 132  # of an H100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from pallas_kernels.gpu.attention.softmax import combine
 from pallas_kernels.gpu.device import interpreted
 
 Kernel = Callable[..., None]
-COMBINING_WARPS = 4
 
 
 def attend_rows(
@@ -81,7 +80,7 @@ def attend_rows(
         grid=(tiles_of_heads, few.shares),
         warps=few.warps,
     )
-    (found,) = call(combine, [*parts, *states], [result], grid=(heads, rows.place.size), warps=COMBINING_WARPS)
+    (found,) = call(combine, [*parts, *states], [result], grid=(heads, rows.place.size))
     if many is None:
         return found
     tiles = cut(rows, many, longer_than=few.places, block_tokens=many.block_tokens, window=window)
