@@ -2,8 +2,9 @@
 
 The device is a clock: a step takes the same time always, begins when it is launched or when the step before it ends, whichever is
 later, and yields tokens of a story. Scheduler, detokenisation and HTTP server are those of `jaxengine serve` with the embedded
-model, in a process of their own; the clients stream completions over loopback from this one. Idle is what lies between the end
-of one step and the launch of the next, over all steps in which every stream decodes.
+model: the engine in a process of its own, or with `--engine thread` on a thread of the server's (what
+`--disable-frontend-multiprocessing` does). The clients stream completions over loopback from this process. Idle is what lies
+between the end of one step and the launch of the next, from the first to the last step in which every stream decodes.
 
     python benchmarks/idle.py --milliseconds 5 10 20 --streams 256
     python benchmarks/idle.py --milliseconds 10 --streams 64 --drafts 3
@@ -16,149 +17,87 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+import urllib.request
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import uvloop
 
 from jaxengine.bench import machine
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH may name another commit
 
-from jaxengine.contract.batch import Batch, Sample, StepResult
-
-STORY = """Once upon a time there was a little fox who lived near the big river. One day the fox found a red ball under a tree.
-"Whose ball is this?" asked the fox. A small bird said: "It is mine, but I cannot carry it." So they rolled it home together, and
-the mother of the bird was so happy that she gave them both a warm cake with 3 berries. After that they played every morning. """
-WARM_UP_STEPS = 20
+from benchmarks.idle_engine import ASKED, build_engine, summary
 
 
-class Launched(NamedTuple):
-    """When a step was launched and is done, how many rows it decoded, the tokens it brought, and processor seconds of thread and
-    process by then."""
-
-    begun: float
-    done: float
-    decoded: int
-    tokens: int
-    thread_s: float
-    process_s: float
-
-
-class Clock:
-    """A device on which every step takes `seconds`; `steps` keeps what became of them."""
-
-    max_in_flight = 2
-
-    def __init__(self, seconds: float, story: list[int]) -> None:
-        self.steps: list[Launched] = []
-        self._seconds = seconds
-        self._story = np.array(story, np.int32)
-        self._places = np.zeros(0, np.int64)
-        self._done = 0.0
-
-    def launch(self, batch: Batch) -> Step:
-        """Each row goes on in the story, at a place of its own. Of its drafts none to three are right, by turns."""
-        counts = [want.last if isinstance(want, Sample) else int(want is not None) for want in batch.rows.wants]
-        rows, kept = len(counts), sum(counts)
-        if kept == rows:
-            return self.begin(kept, rows if batch.num_tokens == rows else 0)
-        places, number, wrong = 0, len(self.steps), []
-        for slot, count in zip(batch.rows.slots, counts, strict=True):
-            wrong += range(places + min(1 + (number + slot) % 4, count), places + count)
-            places += count
-        return self.begin(kept, rows if batch.num_tokens == kept else 0, wrong)
-
-    def begin(self, sampled: int, decoded: int, wrong: Sequence[int] = ()) -> Step:
-        """A step that yields `sampled` tokens, of which those at the places `wrong` stand behind a draft that is not right."""
-        now = time.perf_counter()
-        self._done = max(now, self._done) + self._seconds
-        self.steps.append(
-            Launched(now, self._done, decoded, sampled - len(wrong), time.thread_time(), time.process_time())
-        )
-        if sampled > len(self._places):
-            # np.arange lets go of the interpreter: not in every step, where that would be counted as the engine's.
-            self._places = 31 * np.arange(sampled)
-        places = (len(self.steps) + self._places[:sampled]) % len(self._story)
-        tokens = self._story[places]
-        if wrong:
-            tokens[wrong] = -1
-        return Step(self._done, StepResult(tokens, (None,) * sampled))
-
-    def close(self) -> None:
-        pass
-
-
-class Step:
-    """A step that is done at a time."""
-
-    def __init__(self, done: float, result: StepResult) -> None:
-        self._done = done
-        self._result = result
-
-    def wait(self) -> StepResult:
-        time.sleep(max(0.0, self._done - time.perf_counter()))
-        return self._result
-
-
-def main(clock: type[Clock] = Clock) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--milliseconds", type=float, nargs="+", default=[5.0, 10.0, 20.0], help="lengths of a step")
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--prompt-len", type=int, default=32)
-    parser.add_argument("--output-len", type=int, default=600)
+    parser.add_argument("--output-len", type=int, default=900)
+    parser.add_argument("--engine", choices=("process", "thread"), default="process")
     parser.add_argument("--viewers", type=int, default=0, help="dashboards that look on")
     parser.add_argument("--engine-options", type=json.loads, default={}, help="further engine options, as JSON")
     parser.add_argument("--drafts", type=int, default=0, help="tokens that are guessed at once")
     parser.add_argument("--serve", type=int, metavar="PORT", help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve is not None:
-        print(json.dumps(serve(arguments, clock)))
+        serve(arguments)
         return
     results = {f"{milliseconds:g}": measure(arguments, milliseconds) for milliseconds in arguments.milliseconds}
-    asked = {name: value for name, value in vars(arguments).items() if name not in ("serve", "milliseconds")}
+    asked = {name: value for name, value in vars(arguments).items() if name not in ("serve", "parent", "milliseconds")}
     print(json.dumps({"benchmark": "idle", "machine": machine.describe(), **asked, "milliseconds": results}, indent=2))
 
 
 def measure(arguments: argparse.Namespace, milliseconds: float) -> dict[str, Any]:
-    """What server and clients saw of one server's life."""
+    """What the device, server and clients saw of one server's life."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, sys.argv[0], "--serve", str(port), "--milliseconds", str(milliseconds)]
-    for name in ("streams", "prompt_len", "output_len", "drafts"):
+    command = [sys.executable, sys.argv[0], "--serve", str(port), "--parent", str(os.getpid())]
+    for name in ("streams", "prompt_len", "output_len", "drafts", "engine"):
         command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     command += ["--engine-options", json.dumps(arguments.engine_options)]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        seen = uvloop.run(stream_all(server, port, arguments))
-    finally:
-        server.send_signal(signal.SIGINT)
-        printed, errors = server.communicate()
-    if server.returncode != 0:
-        raise SystemExit(f"the server failed:\n{errors[-3000:]}")
-    return {**json.loads(printed.splitlines()[-1]), **seen}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "seen.json")
+        asked = json.dumps([milliseconds, arguments.streams, str(file)])
+        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, ASKED: asked})
+        try:
+            told = uvloop.run(stream_all(server, port, arguments))
+        finally:
+            server.send_signal(signal.SIGINT)
+            _, errors = server.communicate()
+        if server.returncode != 0:
+            raise SystemExit(f"the server failed:\n{errors[-3000:]}")
+        seen = json.loads(file.read_text())
+        if not seen:
+            raise SystemExit("at no time all streams decoded together: ask for a longer --output-len")
+        return {**seen, **told}
 
 
-def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
-    """Serve until SIGINT; what the device saw."""
+def serve(arguments: argparse.Namespace) -> None:
+    """Serve until SIGINT, or until the process that measures is gone."""
+    from jaxengine.contract.messages import Begin
     from jaxengine.embedded import draft_path
-    from jaxengine.front.front import Front
+    from jaxengine.front.engine_process import EngineProcess
     from jaxengine.options.config import EngineConfig
     from jaxengine.server.address import listening
-    from jaxengine.server.launch import run
+    from jaxengine.server.launch import run, run_beside
     from jaxengine.server.options import ServerConfig
-    from jaxengine.startup.build import build_engine
+    from jaxengine.startup.engine_process import die_with
 
+    die_with(arguments.parent)
     length = arguments.prompt_len + arguments.output_len
     options = {
         "max_num_seqs": arguments.streams,
@@ -168,35 +107,23 @@ def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
     if arguments.drafts:
         head = {"method": "eagle3", "model": str(draft_path()), "num_speculative_tokens": arguments.drafts}
         options |= {"speculative_config": head, "num_pages": 2 * options["num_pages"]}
-    devices = []
-
-    def build() -> Front:
-        engine = build_engine(EngineConfig.from_options(warmup="none", **options, **arguments.engine_options))
-        assert engine.front.tokenizer is not None
-        devices.append(
-            clock(arguments.milliseconds[0] / 1000, engine.front.tokenizer.encode(STORY, add_special_tokens=False))
-        )
-        engine.core._runner = devices[0]
-        return engine.front
-
+    begin = Begin(config=EngineConfig.from_options(warmup="none", **options, **arguments.engine_options))
     config = ServerConfig.from_options(port=arguments.serve, uvicorn_log_level="warning")
     with listening(config.network) as listener:
-        run(listener, build, config)
-    decoded = [step.decoded == arguments.streams for step in devices[0].steps]
-    first = decoded.index(True) + WARM_UP_STEPS
-    last = len(decoded) - 1 - decoded[::-1].index(True)
-    steady = devices[0].steps[first : last + 1]
-    idle = [max(0.0, after.begun - before.done) for before, after in pairwise(steady)]
-    count, wall = len(idle), steady[-1].done - steady[0].done
-    return {
-        "steps": count,
-        "whole_steps": sum(decoded[first : last + 1]),
-        "idle_share": round(sum(idle) / wall, 4),
-        "idle_ms": summary(idle),
-        "tokens_per_s": round(sum(step.tokens for step in steady[1:]) / wall),
-        "engine_thread_cpu_ms_per_step": round(1000 * (steady[-1].thread_s - steady[0].thread_s) / count, 3),
-        "process_cpu_ms_per_step": round(1000 * (steady[-1].process_s - steady[0].process_s) / count, 3),
-    }
+        if arguments.engine == "process":
+            engine = EngineProcess(begin, entry="benchmarks.idle_engine")
+            run_beside(listener, [engine], config, config=begin.config)
+        else:
+            run(listener, lambda: build_engine(begin).front, config)
+
+
+def is_ready(port: int) -> bool:
+    """Whether the server takes requests."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health"):
+            return True
+    except OSError:  # nobody listens yet, or the engine still starts
+        return False
 
 
 async def stream_all(server: subprocess.Popen[str], port: int, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -204,15 +131,10 @@ async def stream_all(server: subprocess.Popen[str], port: int, arguments: argpar
 
     There is more than one where the server sends what came together in one piece.
     """
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
-            break
-        except OSError:
-            if server.poll() is not None:
-                raise SystemExit(f"the server failed:\n{server.communicate()[1][-3000:]}") from None
-            await asyncio.sleep(0.1)
+    while not is_ready(port):
+        if server.poll() is not None:
+            raise SystemExit(f"the server failed:\n{server.communicate()[1][-3000:]}")
+        await asyncio.sleep(0.1)
     viewers = [Viewer() for _ in range(arguments.viewers)]
     readers = [Reader(arguments, number) for number in range(arguments.streams)]
     loop = asyncio.get_running_loop()
@@ -272,12 +194,6 @@ class Reader(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended.set_result(None)
-
-
-def summary(seconds: list[float]) -> dict[str, float]:
-    """Median and 99th percentile in milliseconds."""
-    ordered = sorted(1000 * value for value in seconds)
-    return {"p50": round(statistics.median(ordered), 3), "p99": round(ordered[int(0.99 * (len(ordered) - 1))], 3)}
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import socket
 import statistics
@@ -26,6 +27,7 @@ from jaxengine.bench import machine
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH may name another commit
 
 from benchmarks import idle
+from benchmarks.idle_engine import ASKED
 
 LOADS = 7
 
@@ -41,7 +43,8 @@ def main() -> None:
     parser.add_argument("--milliseconds", type=float, default=40.0, help="length of a step")
     parser.add_argument("--output-len", type=int, default=400)
     arguments = parser.parse_args()
-    arguments.prompt_len, arguments.engine_options, most = 32, {}, arguments.viewers
+    arguments.prompt_len, arguments.engine_options, arguments.drafts = 32, {}, 0
+    arguments.engine, most = "process", arguments.viewers
     runs: dict[str, list[dict[str, Any]]] = {"without": [], "with": []}
     for _ in range(arguments.rounds):
         for name, arguments.viewers in (("without", 0), ("with", most)):
@@ -76,9 +79,9 @@ def loads() -> dict[str, Any] | None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, sys.argv[0], "--serve", str(port), "--milliseconds", "5", "--streams", "8"]
-    )
+    arguments = ["--serve", str(port), "--parent", str(os.getpid()), "--streams", "8"]
+    asked = {ASKED: json.dumps([5, 8, os.devnull])}
+    server = subprocess.Popen([sys.executable, sys.argv[0], *arguments], env={**os.environ, **asked})
     try:
         url = f"http://127.0.0.1:{port}"
         wait_for(f"{url}/health")
