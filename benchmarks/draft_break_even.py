@@ -34,7 +34,8 @@ from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.runtime.drafting import draft_programs
 from jaxengine.device.runtime.forward import forward_programs, hidden_struct
 from jaxengine.device.runtime.programs import programs_of_shape
-from jaxengine.device.runtime.space import ProgramSpace, SampleShape
+from jaxengine.device.runtime.sampling_shapes import SampleShape
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import find_target
 from jaxengine.device.sampling import Variant
 from jaxengine.options.config import EngineConfig

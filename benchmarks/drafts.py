@@ -179,7 +179,7 @@ def _plain_step(runner: Any, rows: int) -> float:
     step = runner._dummy(runner.space.layout(bucket))
     begun = time.process_time()
     state = runner._forward(runner.space.layout(bucket), step)
-    jax.block_until_ready(runner._sample(runner._sample_shape(rows, Variant.GREEDY), *state[:2]))
+    jax.block_until_ready(runner._sample(runner._sampler.shape(rows, Variant.GREEDY), *state[:2]))
     return time.process_time() - begun
 
 

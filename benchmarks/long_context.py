@@ -26,6 +26,7 @@ from jaxengine.bench import machine
 from jaxengine.contract.batch import Batch, Row, Rows, Sample, SamplingSpec, SlotState
 from jaxengine.device.runtime import space as runtime_space
 from jaxengine.device.runtime.executables import Executables
+from jaxengine.device.runtime.held_weights import HeldWeights
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
 from jaxengine.options.config import EngineConfig
@@ -90,7 +91,9 @@ def short_step(limit: int, usual: int) -> float:
     )
     needed = ("forward", "write settings", f"sample {ROWS} greedy")
     programs = [one for one in all_programs(space) if one.name.startswith(needed) and "wide" not in one.name]
-    runner = ModelRunner(space, Executables.compile(programs, threads=2)[0], parameters, *allocate_state(space))
+    runner = ModelRunner(
+        space, Executables.compile(programs, threads=2)[0], HeldWeights(space, parameters), *allocate_state(space)
+    )
     slots = range(1, ROWS + 1)
     begin = Batch(
         0,

@@ -108,7 +108,7 @@ class LeastTime:
             total += launch.context * self.work.token_bytes / roofline.speed.memory_bandwidth
             total += pairs * self.work.pair_flops / roofline.speed.matrix_flops
         if sampled:
-            total += roofline.floor(self.space.sampled_rows(sampled), sampling=True)[0]
+            total += roofline.floor(self.space.sampling.rows_for(sampled), sampling=True)[0]
         return total
 
 

@@ -19,6 +19,7 @@ from jaxengine.device.runtime.block_moves import block_bytes, most_leaving
 from jaxengine.device.runtime.calibration import calibrate
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.guard import CompileGuard
+from jaxengine.device.runtime.held_weights import HeldWeights
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import choose_device
@@ -230,7 +231,7 @@ def _begin_part(
     runner = ModelRunner(
         start.space,
         start.executables,
-        tuple(loaded.values()),
+        HeldWeights(start.space, tuple(loaded.values())),
         *state.result(),
         calibrate=calibrate,
         read_adapter=adapter_reader(model, config.model.load_format),

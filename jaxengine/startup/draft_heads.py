@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxengine.device.models.drafts.interface import Draft
 from jaxengine.device.models.drafts.registry import head_of, predictor_of, read_head_config
 from jaxengine.device.models.parameters import abstract_model, merge
-from jaxengine.device.runtime.space import DraftSpace
+from jaxengine.device.runtime.draft_space import DraftSpace
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxengine.device.layers.keeps import Keeps, Reads
 from jaxengine.device.models.drafts.whole_model import WholeModel
-from jaxengine.device.runtime.space import DraftSpace
+from jaxengine.device.runtime.draft_space import DraftSpace
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.speculation import DraftSpeculation, Method

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from buckets import Bucket
 from jaxengine.contract.media import MediaFacts
 from jaxengine.device.layers.cross_attention import CrossShape
-from jaxengine.device.runtime.space import MediaSpace
+from jaxengine.device.runtime.media_space import MediaSpace
 from jaxengine.errors import ConfigError
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan

@@ -12,8 +12,9 @@ import jax
 from buckets import ReadyShapes, corrected, covering
 from buckets.costs import Costs
 from jaxengine.device.runtime.executables import Executables
+from jaxengine.device.runtime.program_kinds import HEAVY
 from jaxengine.device.runtime.programs import all_programs, step_programs
-from jaxengine.device.runtime.space import HEAVY, ProgramSpace
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.background import BackgroundWarmup
 from jaxengine.startup.limits import EngineLimits

@@ -16,7 +16,7 @@ from jaxengine.device.layers.schemes import is_numbers
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.pipeline import COPY_PREFIX
-from jaxengine.device.runtime.space import DRAFT_PREFIX
+from jaxengine.device.runtime.draft_space import DRAFT_PREFIX
 from jaxengine.device.runtime.transfer import elsewhere
 from jaxengine.device.weights.cache_scales import cache_scale_names, cache_scale_paths, read_cache_scales
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, WithFolders, open_checkpoint

@@ -9,8 +9,9 @@ import jax
 
 from jaxengine.device.runtime import memory
 from jaxengine.device.runtime.executables import Executables
+from jaxengine.device.runtime.program_kinds import ProgramKind
 from jaxengine.device.runtime.programs import all_programs
-from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan
 from xla_cache import CacheError, Program, ProgramCache, Record, available_cores, build_programs

@@ -17,8 +17,9 @@ from jaxengine.device.runtime.alignment import programs_of as alignment_programs
 from jaxengine.device.runtime.block_moves import block_bytes, move_programs
 from jaxengine.device.runtime.encoder_programs import programs_of
 from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.program_kinds import ProgramKind
 from jaxengine.device.runtime.programs import programs_of_shape, slot_programs
-from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import find_target
 from jaxengine.errors import CapacityError, ConfigError
 from jaxengine.options.config import EngineConfig
@@ -179,7 +180,7 @@ def _subjects(space: ProgramSpace) -> list[_Subject]:
             found.append(_Subject(program, kind, bucket.batch, bucket.seq, bucket.tokens))
     of_sampling = {
         program.name: _Subject(program, f"{program.kind} {shape.variant}", shape.rows, None, shape.rows)
-        for shape in space.sample_shapes
+        for shape in space.sampling.shapes
         for program in programs_of_shape(space, shape)
     }
     found += of_sampling.values()

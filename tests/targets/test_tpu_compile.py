@@ -22,11 +22,12 @@ from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime import calibration
 from jaxengine.device.runtime.block_moves import move_programs
 from jaxengine.device.runtime.cache_layout import lay_out
+from jaxengine.device.runtime.draft_space import DraftSpace
 from jaxengine.device.runtime.forward import forward_programs
 from jaxengine.device.runtime.memory import shard_shape, slot_bytes
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.snapshots import snapshot_names, snapshot_programs
-from jaxengine.device.runtime.space import DraftSpace, ProgramSpace
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import platform_of
 from jaxengine.embedded import checkpoint_path
 from jaxengine.startup.quantization import choose_head

@@ -13,7 +13,8 @@ from jaxengine.device.runtime.alignment import lengths, programs_of
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.encoder_programs import encoder_programs
 from jaxengine.device.runtime.forward import forward_programs
-from jaxengine.device.runtime.space import MediaSpace, ProgramSpace
+from jaxengine.device.runtime.media_space import MediaSpace
+from jaxengine.device.runtime.space import ProgramSpace
 from pallas_kernels.check import pool_moves, pool_sized_moves
 from tests.quick import rare_but
 from tests.targets.tpu import devices

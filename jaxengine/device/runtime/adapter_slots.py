@@ -10,7 +10,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
+from jaxengine.device.runtime.program_kinds import ProgramKind
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.transfer import put
 from xla_cache import Program
 

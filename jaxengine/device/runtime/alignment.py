@@ -24,7 +24,8 @@ import numpy as np
 from jaxengine.contract.batch import Align, Int32s
 from jaxengine.device.layers.alignment import Alignment, aligned
 from jaxengine.device.models.parameters import merge_some
-from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
+from jaxengine.device.runtime.program_kinds import ProgramKind
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.transfer import put
 from xla_cache import Program
 

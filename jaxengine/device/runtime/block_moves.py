@@ -14,7 +14,8 @@ import numpy as np
 
 from jaxengine.contract.batch import Int32s
 from jaxengine.device.runtime.memory import shard_bytes
-from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
+from jaxengine.device.runtime.program_kinds import ProgramKind
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.weights.placement import Bounds, bounds_of
 from xla_cache import Program
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import jax
 
+from jaxengine.device.layers.sharding import Layout
+from pallas_kernels.tpu.chip import target_chip
+
 PLAIN_LOOPS = {"xla_cpu_use_fusion_emitters": False}
 """With jaxlib 0.10.2, code for a layer's loops compiles faster without XLA:CPU's newer emitters, runs as fast and gives the same
 bits; later ones compile as fast by themselves."""
@@ -61,3 +64,12 @@ def compiler_options(platform: str, *, chip: str | None = None, places: int | No
     if places is None or places > FEW_PLACES or chip not in SCOPED_VMEM_KIB:
         return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE}
     return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE, "xla_tpu_scoped_vmem_limit_kib": SCOPED_VMEM_KIB[chip]}
+
+
+def chip_of(platform: str, layout: Layout) -> str | None:
+    """The generation of the TPUs, None on other platforms."""
+    if platform != "tpu" or layout.mesh is None:
+        return None
+    with jax.set_mesh(layout.mesh):
+        chip = target_chip()
+    return None if chip is None else chip.name

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import jax
 
 from jaxengine.device.layers.cache import Cache
+from jaxengine.device.runtime.draft_space import DRAFT_PREFIX
 from jaxengine.device.runtime.drafting import Known, draft_name, place_name
 from jaxengine.device.runtime.forward import Call
 from jaxengine.device.runtime.inputs import FlatRows, StepLayout
-from jaxengine.device.runtime.space import DRAFT_PREFIX, ProgramSpace
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.sampling import Slots
 
 

@@ -26,8 +26,10 @@ from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.layers.step import Step
 from jaxengine.device.models.drafts.interface import Draft, DraftRows
+from jaxengine.device.runtime.draft_space import DraftSpace
 from jaxengine.device.runtime.inputs import StepLayout
-from jaxengine.device.runtime.space import DraftSpace, ProgramKind, ProgramSpace
+from jaxengine.device.runtime.program_kinds import ProgramKind
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.unpack import field, step_of
 from jaxengine.device.sampling import Slots
 from jaxengine.device.sampling.guess import guess

@@ -15,7 +15,8 @@ from jaxengine.contract.media import Encoding, ToEncode
 from jaxengine.device.models.towers.places import ItemGrid, Places, padded
 from jaxengine.device.models.towers.step import TowerStep
 from jaxengine.device.runtime.encoder_programs import GIVEN_NAME, GIVEN_PER_LAUNCH, EncoderRoom, encoder_stages
-from jaxengine.device.runtime.space import MediaSpace, ProgramSpace
+from jaxengine.device.runtime.media_space import MediaSpace
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.transfer import put
 
 Call = Callable[..., Any]

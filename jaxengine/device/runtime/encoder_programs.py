@@ -28,8 +28,10 @@ from jaxengine.device.models.shared.seeing import Seeing
 from jaxengine.device.models.towers.places import ItemGrid
 from jaxengine.device.models.towers.step import TowerStep
 from jaxengine.device.models.towers.tower import Tower, TowerConfig
+from jaxengine.device.runtime.media_space import MediaSpace
 from jaxengine.device.runtime.memory import shard_bytes
-from jaxengine.device.runtime.space import MediaSpace, ProgramKind, ProgramSpace
+from jaxengine.device.runtime.program_kinds import ProgramKind
+from jaxengine.device.runtime.space import ProgramSpace
 from xla_cache import Program
 
 HEAVY = 1e6
@@ -189,7 +191,7 @@ def _program(space: ProgramSpace, media: MediaSpace, bucket: Bucket, stage: Enco
 
 def _write_given(space: ProgramSpace) -> Program:
     def run(pool: jax.Array, embeddings: jax.Array, targets: jax.Array) -> jax.Array:
-        return space.pool_placed(pool.at[targets].set(embeddings.astype(pool.dtype), mode="drop"))
+        return _pool_placed(space, pool.at[targets].set(embeddings.astype(pool.dtype), mode="drop"))
 
     pool = space.embeddings
     assert pool is not None
@@ -226,11 +228,16 @@ def _keep(space: ProgramSpace) -> Callable[[jax.Array], jax.Array]:
     return lambda x: _placed(space, jnp.copy(x))
 
 
+def _pool_placed(space: ProgramSpace, pool: jax.Array) -> jax.Array:
+    """What an encoder has written to, where it lies."""
+    return space.everywhere(pool) if space.crossed is None else pool  # type: ignore[no-any-return]
+
+
 def _end(space: ProgramSpace, stage: EncoderStage) -> Callable[..., jax.Array]:
     def run(
         arrays: Arrays, x: jax.Array, tapped: Arrays, pool: jax.Array, step: TowerStep, targets: jax.Array
     ) -> jax.Array:
-        return space.pool_placed(_tower(space, stage, arrays).write(pool, x, tapped, step, targets))
+        return _pool_placed(space, _tower(space, stage, arrays).write(pool, x, tapped, step, targets))
 
     return run
 

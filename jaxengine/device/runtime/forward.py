@@ -33,7 +33,8 @@ from jaxengine.device.models.shared.seeing import Seeing, Seen
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.mesh_caches import part_of_mesh, with_mesh
 from jaxengine.device.runtime.passing import Passage, Way
-from jaxengine.device.runtime.space import HEAVY, ProgramKind, ProgramSpace
+from jaxengine.device.runtime.program_kinds import HEAVY, ProgramKind
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.stages import Stage, stages
 from jaxengine.device.runtime.transfer import put
 from jaxengine.device.runtime.unpack import (

@@ -5,7 +5,7 @@ that needs them, when its mask changes, when pages or states move, or before it 
 `sample` by a row count and a variant. What passes between them has one shape, the kept places of a step, so that their numbers
 add and do not multiply.
 
-On a CPU what can do all is apart from the logits (`ProgramSpace.logits_apart`), and so is compiled once for all row counts.
+On a CPU what can do all is apart from the logits (`SamplingShapes.logits_apart`), and so is compiled once for all row counts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from jaxengine.device.runtime.encoder_programs import encoder_names, encoder_pro
 from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct, passages
 from jaxengine.device.runtime.handover import return_passage
 from jaxengine.device.runtime.passing import Passage
+from jaxengine.device.runtime.program_kinds import ProgramKind
+from jaxengine.device.runtime.sampling_shapes import SampleShape
 from jaxengine.device.runtime.snapshots import snapshot_names, snapshot_programs
-from jaxengine.device.runtime.space import ProgramKind, ProgramSpace, SampleShape
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, sample
 from jaxengine.device.sampling.slots import SETTINGS, write_bias, write_history, write_masks, write_settings
 from xla_cache import Program
@@ -41,13 +43,13 @@ SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME = "write settings", "write bi
 
 
 def sample_programs(space: ProgramSpace) -> list[Program]:
-    """The programs that `space.sample_shapes` call, each once."""
-    programs = (program for shape in space.sample_shapes for program in programs_of_shape(space, shape))
+    """The programs that `space.sampling.shapes` call, each once."""
+    programs = (program for shape in space.sampling.shapes for program in programs_of_shape(space, shape))
     return list({program.name: program for program in programs}.values())
 
 
 def programs_of_shape(space: ProgramSpace, shape: SampleShape) -> tuple[Program, ...]:
-    """Those of `space.sample_names`. The final projection belongs here, because it is padded by rows and not by tokens.
+    """Those of `space.sampling.names`. The final projection belongs here, because it is padded by rows and not by tokens.
 
     One is `(parameters of no layer, hidden [K, E], kept, slots) -> (SampleOutputs, slots)`, of the first rows of `hidden` and
     `kept`. Two are `(parameters of no layer, hidden [K, E], kept, slots) -> slots`, which writes the first of `Slots.logits`, and
@@ -116,9 +118,9 @@ def programs_of_shape(space: ProgramSpace, shape: SampleShape) -> tuple[Program,
             nodes=(SampleOutputs, Slots),
         )
 
-    if not space.logits_apart(shape):
+    if not space.sampling.logits_apart(shape):
         return (sampling(shape.name, sample_rows, *of_rows),)
-    logits_name, sample_name = space.sample_names(shape)
+    logits_name, sample_name = space.sampling.names(shape)
     logits = space.program(
         logits_name,
         write_logits,
@@ -203,8 +205,8 @@ def standing_bytes(space: ProgramSpace) -> int:
 
 def step_programs(space: ProgramSpace, bucket: Bucket) -> list[str]:
     """The names of the programs that a step of this bucket cannot do without, and of the sampling that suits it."""
-    rows = {space.sampled_rows(min(bucket.batch, space.kept)), space.kept}
-    samples = [name for shape in space.sample_shapes if shape.rows in rows for name in space.sample_names(shape)]
+    rows = {space.sampling.rows_for(min(bucket.batch, space.kept)), space.kept}
+    samples = [name for shape in space.sampling.shapes if shape.rows in rows for name in space.sampling.names(shape)]
     moves = [name for moved in all_moved(space) if space.host_blocks for name in moved.names]
     writes = [SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME, *adapter_names(space)]
     return [

@@ -20,7 +20,6 @@ from jaxengine.contract.batch import (
     Row,
     Rows,
     SlotState,
-    UnfitWeightsError,
     Weights,
 )
 from jaxengine.contract.draft_costs import DraftCosts
@@ -37,20 +36,21 @@ from jaxengine.device.runtime.encoder import EmbeddingPool, Encoder
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.forward import Call, ForwardPass, Kept
 from jaxengine.device.runtime.handover import Handover
+from jaxengine.device.runtime.held_weights import HeldWeights
 from jaxengine.device.runtime.host_store import HostStore
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 from jaxengine.device.runtime.pending import Aligned, PendingElsewhere, PendingPooling, PendingStep
 from jaxengine.device.runtime.program_times import ProgramTimes
+from jaxengine.device.runtime.sampler import Sampler
+from jaxengine.device.runtime.sampling_shapes import SampleShape
 from jaxengine.device.runtime.slot_media import SlotsMedia
 from jaxengine.device.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
 from jaxengine.device.runtime.snapshots import StateSnapshots
-from jaxengine.device.runtime.space import ProgramSpace, SampleShape, zeroed
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.state_structs import zeroed
 from jaxengine.device.runtime.transfer import put
 from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, Variant
 from jaxengine.device.tiers.outer_stores import OuterStores
-from jaxengine.device.weights.cache_scales import cache_scale_paths
-from jaxengine.device.weights.placement import HostCopy, adopt, shares_memory
-from jaxengine.device.weights.placement import place as placed
 
 
 @dataclass
@@ -62,7 +62,7 @@ class ModelRunner:
 
     space: ProgramSpace
     executables: Executables
-    parameters: tuple[jax.Array, ...]
+    weights: HeldWeights
     cache: Cache
     slots: Slots
     calibrate: Callable[[ModelRunner], None] | None = None
@@ -72,9 +72,6 @@ class ModelRunner:
         self._store = HostStore(self.space)
         self._written: Callable[[Mapping[str, jax.Array]], None] | None = None
         self._snapshots = StateSnapshots(self.space)
-        self._kept: dict[str, HostCopy] | None = None
-        self._dropped: frozenset[str] = frozenset()
-        self._borrowed: set[str] = set()
         self._has_state = True
         self.draft_costs = DraftCosts()
         self._unmasked: tuple[int, Callable[[], None]] | None = None
@@ -83,10 +80,16 @@ class ModelRunner:
         self._use_parameters()
         self._forget_state()
 
+    @property
+    def parameters(self) -> tuple[jax.Array, ...]:
+        """The arrays of `weights`."""
+        return self.weights.arrays
+
     def _use_parameters(self) -> None:
         self._pass = ForwardPass(self.space, self.parameters)
         if self._adapters.arrays:  # there are none before the first state, nor while the engine sleeps
             self._pass.adapt(self._adapters.arrays)
+        self._sampler = Sampler(self.space, self._pass, self.executables)
         self._drafter = Drafter(self.space, self.parameters)
         self._encoder = Encoder(self.space, self.parameters, self._embeddings)
         self._aligner = Aligner(self.space, self.parameters)
@@ -172,7 +175,7 @@ class ModelRunner:
         def sample() -> None:
             if num_sampled:
                 pending.outputs = self._sample(
-                    self._sample_shape(num_sampled, variant, adapters=fields.adapters is not None), hidden, fields
+                    self._sampler.shape(num_sampled, variant, adapters=fields.adapters is not None), hidden, fields
                 )
                 self._handover.keep(batch.number, kept.writes, self.slots)
             if batch.drafting:
@@ -223,7 +226,7 @@ class ModelRunner:
         self._embeddings.array = None
 
     def _check_memory(self, when: str) -> None:
-        if self._kept is not None or self._dropped or not self._has_state:
+        if not (self.weights.complete and self._has_state):
             raise RuntimeError(f"the device's memory was released; restore it {when}")
 
     @property
@@ -314,30 +317,10 @@ class ModelRunner:
             UnfitWeightsError: the model has no such parameters, they have other shapes, or of those dropped some are missing.
             RuntimeError: the weights are on the host.
         """
-        if self._kept is not None and not self._dropped:
-            raise RuntimeError("the weights are on the host; restore them before others are written")
-        structs, values = self.space.all_parameters, self.space.with_copies(what.values)
-        for path, value in values.items():
-            if path not in structs or structs[path].shape != tuple(value.shape):
-                has = f"of shape {structs[path].shape}" if path in structs else "not among the model's"
-                raise UnfitWeightsError(
-                    f"{path} of shape {tuple(value.shape)} cannot be written: the parameter is {has}"
-                )
-        if missing := sorted(self._dropped - values.keys()):
-            raise UnfitWeightsError(
-                f"the weights were dropped, and {len(missing)} are not among those to write: {missing[0]}, ..."
-            )
-        if self._kept is not None:
-            self.restore_weights()
-        parameters = list(self.parameters)
-        for number, (path, struct) in enumerate(structs.items()):
-            if path in values:
-                self._give_up(path, parameters[number])
-                parameters[number] = self._take_in(path, values[path], struct)
-        self.parameters, self._dropped = tuple(parameters), frozenset()
+        written = self.weights.write(what.values)
         self._use_parameters()
         if self._written is not None:
-            self._written({path: array for path, array in zip(structs, self.parameters, strict=True) if path in values})
+            self._written(written)
 
     def release(self, *, drop_weights: bool = False) -> None:
         """Give the device's memory back; the host keeps a copy of the weights, or of what is not dropped with them.
@@ -349,22 +332,9 @@ class ModelRunner:
         """
         if self._unmasked is not None:
             raise RuntimeError("the device's memory is released while nothing runs")
-        structs = self.space.all_parameters
-        if self._kept is None:
-            named = dict(zip(structs, self.parameters, strict=True))
-            kept = self._lasting if drop_weights else structs.keys() - self._dropped
-            self._kept = {path: HostCopy.of(named[path]) for path in kept}
-        self._free()
+        self.weights.release(drop=drop_weights)
+        self._free_state()
         self._has_state = False
-        if drop_weights:
-            self._kept = {path: self._kept[path] for path in self._lasting}
-            self._dropped = frozenset(structs.keys() - self._kept.keys())
-
-    @property
-    def _lasting(self) -> set[str]:
-        """Parameters that are not dropped with the weights: scales that were measured, and a draft model's own."""
-        structs, target = self.space.all_parameters, self.space.with_copies(self.space.parameters)
-        return {*cache_scale_paths(structs), *(structs.keys() - target.keys())}
 
     def restore_weights(self) -> None:
         """Bring the weights back that the host keeps.
@@ -372,15 +342,8 @@ class ModelRunner:
         Raises:
             RuntimeError: it keeps none.
         """
-        if self._kept is None:
-            raise RuntimeError("the host keeps no weights, so there are none to restore")
-        kept, self._kept = self._kept, None
-        parameters = list(self.parameters)
-        for number, (path, struct) in enumerate(self.space.all_parameters.items()):
-            if path in kept:
-                parameters[number] = placed(kept.pop(path), struct)
-        self.parameters = tuple(parameters)
-        if not self._dropped:
+        self.weights.restore()
+        if self.weights.complete:
             self._use_parameters()
 
     def restore_state(self) -> None:
@@ -424,8 +387,8 @@ class ModelRunner:
         self._aligner.run_once(self.cache.crossed, self._call_first)
         self._pass.adapt(self._adapters.arrays)
         self._write(sink_writes(self.space), self._call_first)
-        for shape in self.space.sample_shapes:
-            if shape.adapters in states and self._can_sample(shape):
+        for shape in self.space.sampling.shapes:
+            if shape.adapters in states and self._sampler.exists(shape):
                 self._sample(shape, *states[shape.adapters][:2], self._call_first)
         return self._timed_steps(buckets)
 
@@ -445,50 +408,31 @@ class ModelRunner:
                 if self.space.draft is not None and isinstance(state, tuple):
                     self._run_draft(layout, step[-1], state, times)
             greedy = [
-                shape for shape in self.space.sample_shapes if shape.variant is Variant.GREEDY and not shape.adapters
+                shape for shape in self.space.sampling.shapes if shape.variant is Variant.GREEDY and not shape.adapters
             ]
             for shape in greedy:
-                if self._samples and isinstance(state, tuple) and self._can_sample(shape):
+                if self._samples and isinstance(state, tuple) and self._sampler.exists(shape):
                     self._sample(shape, *state[:2], times)
         least = times.least
         drafting = {bucket: layout for bucket, layout in layouts.items() if draft_name(layout) in least}
         self.draft_costs = DraftCosts(
             {bucket: least[place_name(layout)] + least[draft_name(layout)] for bucket, layout in drafting.items()},
-            {shape.rows: least[shape.name] for shape in self.space.sample_shapes if shape.name in least},
+            {shape.rows: least[shape.name] for shape in self.space.sampling.shapes if shape.name in least},
         )
         return {bucket: self._step_seconds(bucket, least) for bucket in buckets}
 
     def close(self) -> None:
         """Free the weights, the cache and the slots on the device."""
         self._store.close()
-        self._kept = None
-        self._free()
-        self.parameters = ()
+        self.weights.close()
+        self._free_state()
 
-    def _free(self) -> None:
-        for path, array in zip(self.space.all_parameters, self.parameters, strict=False):
-            self._give_up(path, array)
+    def _free_state(self) -> None:
         self._adapters.free()
         self._embeddings.free()
         for array in jax.tree.leaves((self.cache, self.slots, self._snapshots.arrays)):
             if not array.is_deleted():
                 array.delete()
-
-    def _take_in(self, path: str, value: Any, struct: jax.ShapeDtypeStruct) -> jax.Array:
-        """A parameter's array. One of devices may be another's memory, which is noted."""
-        if not isinstance(value, jax.Array):
-            return placed(value, struct)
-        array = adopt(value, struct)
-        if shares_memory(array, value):
-            self._borrowed.add(path)
-        return array
-
-    def _give_up(self, path: str, array: jax.Array) -> None:
-        """Free a parameter's memory, unless it is another's."""
-        if path in self._borrowed:
-            self._borrowed.discard(path)
-        elif not array.is_deleted():
-            array.delete()
 
     def _call(self, name: str, *arguments: Any) -> Any:
         return self.executables[name](*arguments)
@@ -521,25 +465,10 @@ class ModelRunner:
         )
         return ended
 
-    def _sample_shape(self, num_rows: int, variant: Variant, *, adapters: bool = False) -> SampleShape:
-        """The smallest that there are programs for; for the largest there always are."""
-        shapes = (SampleShape(rows, variant, adapters) for rows in self.space.row_counts if rows >= num_rows)
-        return next(filter(self._can_sample, shapes), SampleShape(self.space.kept, variant, adapters))
-
-    def _can_sample(self, shape: SampleShape) -> bool:
-        return all(name in self.executables for name in self.space.sample_names(shape))
-
     def _sample(
         self, shape: SampleShape, hidden: jax.Array, kept: SampleInputs, call: Call | None = None
     ) -> SampleOutputs:
-        call = call or self._call
-        *apart, name = self.space.sample_names(shape)
-        parameters = self._pass.outer + self._pass.scoring if shape.adapters else self._pass.outer
-        given: tuple[Any, ...] = (parameters, hidden, kept)
-        if apart:
-            self.slots, given = call(*apart, *given, self.slots), (replace(kept, adapters=None),)
-        outputs: SampleOutputs
-        outputs, self.slots = call(name, *given, self.slots)
+        outputs, self.slots = self._sampler.sample(call or self._call, shape, hidden, kept, self.slots)
         return outputs
 
     def _begin(self, states: Sequence[SlotState]) -> None:
@@ -574,7 +503,7 @@ class ModelRunner:
         return self._put_everywhere(buffer)
 
     def _step_seconds(self, bucket: Bucket, seconds: Mapping[str, float]) -> float:
-        rows = self._sample_shape(min(bucket.batch, self.space.kept), Variant.GREEDY)
+        rows = self._sampler.shape(min(bucket.batch, self.space.kept), Variant.GREEDY)
         passing = sum(times * seconds[name] for name, times in self._pass.calls(self.space.layout(bucket)).items())
         layers_here = sum(len(view.layers) for view in self.space.views if view.here)
         passing *= len(self.space.parts.layers) / layers_here  # what other hosts have takes about as long

@@ -17,7 +17,8 @@ import numpy as np
 from jaxengine.contract.batch import SlotSnapshot
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.runtime.mesh_caches import states_of_mesh
-from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
+from jaxengine.device.runtime.program_kinds import ProgramKind
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.transfer import put
 from xla_cache import Program
 

@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Sharding
 
 from buckets import Bucket, Grid
 from jaxengine.device.layers.adapters import AdapterSpec
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.sharding import Layout
-from jaxengine.device.models.drafts.interface import Draft
-from jaxengine.device.models.interface import LOGITS, POOLED, MediaTraits
-from jaxengine.device.models.parameters import ModelGraph, ModelParts, merge, model_parts
+from jaxengine.device.models.interface import LOGITS, POOLED
+from jaxengine.device.models.parameters import ModelGraph, ModelParts, model_parts
 from jaxengine.device.models.pipeline import COPY_PREFIX, Pipeline
-from jaxengine.device.runtime.cache_layout import CacheLayout, PoolLayout, StateLayout
-from jaxengine.device.runtime.compiler_options import compiler_options
+from jaxengine.device.runtime import state_structs
+from jaxengine.device.runtime.cache_layout import CacheLayout
+from jaxengine.device.runtime.compiler_options import chip_of, compiler_options
+from jaxengine.device.runtime.draft_space import DRAFT_PREFIX, DraftSpace
 from jaxengine.device.runtime.inputs import StepLayout
+from jaxengine.device.runtime.media_space import MediaSpace
 from jaxengine.device.runtime.mesh_caches import joined, joined_states
-from jaxengine.device.runtime.slot_media import StepMedia
-from jaxengine.device.sampling import Slots, Variant, slots_spec
-from pallas_kernels import kv_page_shape, kv_storage_dtype, latent_page_shape
+from jaxengine.device.runtime.program_kinds import HEAVY, MULTIPLYING, ProgramKind
+from jaxengine.device.runtime.sampling_shapes import SamplingShapes
+from jaxengine.device.runtime.state_structs import zeroed
+from jaxengine.device.sampling import Slots, slots_spec
 from pallas_kernels.native import calling
-from pallas_kernels.tpu.chip import target_chip
 from xla_cache import Program
-
-SAMPLED_ROWS = {"cpu": ((1, 8), 2), "gpu": ((8,), 2), "tpu": ((16,), 8)}
-"""The least numbers of sampled rows, and the factor to the next. A row that is not sampled costs a projection to logits. A TPU
-takes the same time for up to some 256 of them: it reads the matrix. On a CPU Qwen3-0.6B's takes 5 ms in int8 with one row, and 7
-with eight."""
-
 
 USUAL_CONTEXT = 131_072
 """Rows of a step that are no longer have page tables of so many tokens. Where sequences may be more than a quarter longer each
@@ -45,80 +39,6 @@ are sent and, in each layer, moved."""
 
 
 Value = TypeVar("Value")
-
-DRAFT_PREFIX = "draft."
-"""Begins the paths of a draft model's parameters beside the target's."""
-
-
-class ProgramKind(StrEnum):
-    """What a program is for: a stage of the forward pass, sampling or the logits for it, drafting, writing to slots, moving
-    pages, encoding what prompts show, aligning texts with sounds, or passing arrays from host to host."""
-
-    FORWARD = "forward"
-    SAMPLE = "sample"
-    LOGITS = "logits"
-    DRAFT = "draft"
-    WRITE = "write"
-    MOVE = "move"
-    ENCODE = "encode"
-    ALIGN = "align"
-    PASS = "pass"
-
-
-HEAVY = 1e6
-"""Weight of the programs that hold layers, beside their tokens: these are compiled first."""
-
-MULTIPLYING = (ProgramKind.LOGITS, ProgramKind.DRAFT, ProgramKind.ENCODE, ProgramKind.ALIGN)
-"""What multiplies matrices whatever its weight."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DraftSpace:
-    """A draft model, as the programs that run it follow from it.
-
-    `parameters` are its own, by paths of its own; those in `shared` are the target's arrays, by its path. `as_draft` makes of the
-    module what drafts. `ahead` and `taps` are as in `Draft`.
-    """
-
-    graph: ModelGraph
-    parameters: dict[str, jax.ShapeDtypeStruct]
-    shared: Mapping[str, str] = field(default_factory=dict)
-    ahead: bool = False
-    taps: tuple[int, ...] = ()
-    as_draft: Callable[[Any], Draft]
-
-    @property
-    def structs(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        return tuple(self.parameters.values())
-
-    @property
-    def own(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """The parameters that are not the target's."""
-        return {path: struct for path, struct in self.parameters.items() if path not in self.shared}
-
-    def merge(self, arrays: Sequence[Any]) -> Draft:
-        """The draft with `arrays` as its parameters, for use while a program is traced."""
-        return self.as_draft(merge(self.graph, arrays))
-
-
-@dataclass(frozen=True, kw_only=True)
-class MediaSpace:
-    """What a model that sees or hears has for it: the shapes of its encoder's launches, in rows and patches, the largest first,
-    and a pool of `num_pages` pages of `page_size` embeddings. Prompts may give embeddings themselves where it `takes_given`."""
-
-    traits: MediaTraits
-    buckets: tuple[Bucket, ...]
-    num_pages: int
-    page_size: int
-    takes_given: bool = False
-
-    @property
-    def of_step(self) -> StepMedia:
-        """What steps are told of their places."""
-        crossed = 0
-        if self.traits.crossed is not None:
-            crossed = -(-self.traits.crossed.places // self.page_size)
-        return StepMedia(self.traits.num_axes, self.traits.sight, crossed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,88 +166,43 @@ class ProgramSpace:
 
     @cached_property
     def kv_pages(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """The pages of each pool, `[lanes * pages, T, C, L]`; mostly C is `2K` and L is `H`. Of latents `[..., 1, T, L]`."""
-
-        def struct(pool: PoolLayout, num_pages: int) -> jax.ShapeDtypeStruct:
-            dtype = self.kv_dtype if pool.dtype is None else kv_storage_dtype(pool.dtype, platform=self.platform)
-            page = kv_page_shape(
-                self.page_size,
-                pool.heads,
-                pool.key,
-                platform=self.platform,
-                shards=self.device_layout.shards("kv_heads"),
-                dtype=dtype,
-            )
-            if pool.latent:
-                page = latent_page_shape(self.page_size, pool.key, platform=self.platform)
-            sharding = self.device_layout.kv_sharding(latent=pool.latent)
-            return jax.ShapeDtypeStruct((pool.lanes * num_pages, *page), dtype, sharding=sharding)
-
-        return tuple(map(struct, self.cache.pools, self.num_pages))
+        """The pages of each pool."""
+        shape = self.cache, self.num_pages, self.page_size, self.kv_dtype
+        return state_structs.pages(*shape, platform=self.platform, layout=self.device_layout)
 
     @cached_property
     def states(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """What layers keep by slot, `[layers, slots, ...]` each, by name."""
-
-        return self._states(1 + self.max_num_seqs)
+        """What layers keep by slot, the sink's among them."""
+        return state_structs.states(self.cache, 1 + self.max_num_seqs, layout=self.device_layout)
 
     @cached_property
     def snapshots(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Copies of it, `[layers, snapshots, ...]` each, the sink's among them."""
-        return self._states(1 + self.num_snapshots) if self.num_snapshots else {}
+        """Copies of it, the sink's among them."""
+        if not self.num_snapshots:
+            return {}
+        return state_structs.states(self.cache, 1 + self.num_snapshots, layout=self.device_layout)
+
+    @property
+    def one_snapshot(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """One of them beside the others."""
+        return state_structs.one_slot(self.cache, layout=self.device_layout)
 
     @cached_property
     def embeddings(self) -> jax.ShapeDtypeStruct | None:
-        """The pool of embeddings, `[pages * page size, W]`, whole on every device; None of a model without."""
-        if self.media is None or self.media.traits.crossed is not None:
-            return None
-        traits = self.media.traits
-        return self.replicated_struct((self.media.num_pages * self.media.page_size, traits.width), traits.dtype)
+        """The pool of embeddings; None of a model without."""
+        return None if self.media is None else state_structs.embeddings(self.media, layout=self.device_layout)
 
     @cached_property
     def crossed(self) -> jax.ShapeDtypeStruct | None:
-        """What layers read of an encoder, `[layers * pages, T, C, L]`; None of a model without."""
-        shape = None if self.media is None else self.media.traits.crossed
-        if self.media is None or shape is None:
+        """What layers read of an encoder; None of a model without."""
+        if self.media is None:
             return None
-        dtype = kv_storage_dtype(self.media.traits.dtype, platform=self.platform)
-        page = kv_page_shape(
-            self.media.page_size,
-            shape.num_heads,
-            shape.head_dim,
-            platform=self.platform,
-            shards=self.device_layout.shards("kv_heads"),
-            dtype=dtype,
-        )
-        sharding = self.device_layout.kv_sharding(latent=False)
-        return jax.ShapeDtypeStruct((shape.num_layers * self.media.num_pages, *page), dtype, sharding=sharding)
+        return state_structs.crossed(self.media, platform=self.platform, layout=self.device_layout)
 
     @property
     def encoded(self) -> jax.ShapeDtypeStruct | None:
         """What an encoder writes to."""
         return self.embeddings if self.crossed is None else self.crossed
-
-    def pool_placed(self, pool: jax.Array) -> jax.Array:
-        """What an encoder has written to, where it lies."""
-        return self.everywhere(pool) if self.crossed is None else pool  # type: ignore[no-any-return]
-
-    @property
-    def one_snapshot(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """One of them beside the others, `[1, layers, ...]` each."""
-
-        def struct(layout: StateLayout) -> jax.ShapeDtypeStruct:
-            sharding = self.device_layout.sharding(("slots", "layers", *layout.state.axes))
-            return jax.ShapeDtypeStruct((1, layout.layers, *layout.state.shape), layout.state.dtype, sharding=sharding)
-
-        return {layout.state.name: struct(layout) for layout in self.cache.states}
-
-    def _states(self, count: int) -> dict[str, jax.ShapeDtypeStruct]:
-        def struct(layout: StateLayout) -> jax.ShapeDtypeStruct:
-            shape = (layout.layers, count, *layout.state.shape)
-            sharding = self.device_layout.sharding(("layers", "slots", *layout.state.axes))
-            return jax.ShapeDtypeStruct(shape, layout.state.dtype, sharding=sharding)
-
-        return {layout.state.name: struct(layout) for layout in self.cache.states}
 
     @property
     def cache_struct(self) -> Cache:
@@ -381,8 +256,19 @@ class ProgramSpace:
     @property
     def kept(self) -> int:
         """K: the places of a step whose hidden states are kept, whatever its bucket."""
-        (least, *_), _ = self._sampled_rows
-        return max(least, self.max_num_seqs * (1 + self.num_drafts))
+        return self.sampling.kept
+
+    @cached_property
+    def sampling(self) -> SamplingShapes:
+        """The ways to sample that there are programs for."""
+        return SamplingShapes(
+            platform=self.platform,
+            num_tokens=self.max_num_seqs * (1 + self.num_drafts),
+            num_buckets=len(self.grid),
+            has_logits=LOGITS in self.graph.heads,
+            adapters=bool(self.parts.scoring),
+            by_row=self.layer_by_layer,
+        )
 
     @cached_property
     def slots(self) -> Slots:
@@ -394,51 +280,7 @@ class ProgramSpace:
             layout=self.device_layout,
             num_drafts=self.num_drafts,
             proposes=self.draft is not None,
-            logit_rows=self.kept if any(map(self.logits_apart, self.sample_shapes)) else 0,
-        )
-
-    def logits_apart(self, shape: SampleShape) -> bool:
-        """Whether `logits_name` makes the logits and one program samples whatever number of rows.
-
-        On a CPU, where sampling with every option takes longer to compile than a layer, and samples row by row anyhow.
-        """
-        return self.layer_by_layer and shape.variant is Variant.FULL
-
-    def sample_names(self, shape: SampleShape) -> tuple[str, ...]:
-        """The programs that sample, in the order in which they are called."""
-        return (shape.logits_name, f"sample {shape.variant.value}") if self.logits_apart(shape) else (shape.name,)
-
-    @cached_property
-    def row_counts(self) -> tuple[int, ...]:
-        """The numbers of sampled rows that there are programs for, smallest first; the last is K.
-
-        Beside a single bucket K is the only one: a position's logits come from one program then, whatever its company.
-        """
-        least, factor = self._sampled_rows
-        counts = list(least)
-        if len(self.grid) == 1 or self.kept < counts[-1]:
-            return (self.kept,)
-        while counts[-1] < self.kept:
-            counts.append(counts[-1] * factor)
-        return (*(rows for rows in counts if rows < self.kept), self.kept)
-
-    def sampled_rows(self, rows: int) -> int:
-        """The least row count R that holds so many rows."""
-        return next(count for count in self.row_counts if count >= rows)
-
-    @cached_property
-    def sample_shapes(self) -> tuple[SampleShape, ...]:
-        """Every way to sample: each variant per row count, where the head has adapters for steps with such too.
-
-        None for a model without logits.
-        """
-        if LOGITS not in self.graph.heads:
-            return ()
-        return tuple(
-            SampleShape(rows, variant, adapters)
-            for adapters in ((False, True) if self.parts.scoring else (False,))
-            for rows in self.row_counts
-            for variant in Variant
+            logit_rows=self.sampling.logit_rows,
         )
 
     @cached_property
@@ -503,19 +345,6 @@ class ProgramSpace:
             if layout.pages_per_row >= pages and bool(layout.adapters) == adapters
         )
 
-    @property
-    def _sampled_rows(self) -> tuple[tuple[int, ...], int]:
-        return SAMPLED_ROWS[self.platform]
-
-    @cached_property
-    def _chip(self) -> str | None:
-        """The generation of the TPUs, None on other platforms."""
-        if self.platform != "tpu" or self.device_layout.mesh is None:
-            return None
-        with jax.set_mesh(self.device_layout.mesh):
-            chip = target_chip()
-        return None if chip is None else chip.name
-
     def replicated_struct(self, shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=self.replicated)
 
@@ -564,35 +393,7 @@ class ProgramSpace:
             facts=facts if self.mesh is None else {**facts, "layers": str(self.layers)},
             nodes=nodes,
             calls_out=self.native is not None and (kind in MULTIPLYING or weight >= HEAVY),
-            compiler_options=compiler_options(self.platform, chip=self._chip, places=places),
+            compiler_options=compiler_options(
+                self.platform, chip=chip_of(self.platform, self.device_layout), places=places
+            ),
         )
-
-
-@dataclass(frozen=True)
-class SampleShape:
-    """How a step samples: `rows` R, the variant, and whether rows go through adapters of the head."""
-
-    rows: int
-    variant: Variant
-    adapters: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"sample {self.rows} {self.variant.value}{' adapters' if self.adapters else ''}"
-
-    @property
-    def logits_name(self) -> str:
-        return f"logits {self.rows}{' adapters' if self.adapters else ''}"
-
-    @property
-    def cost(self) -> int:
-        """Orders compilation: variants that do more compile longer."""
-        return self.rows * (1 + list(Variant).index(self.variant))
-
-
-def zeroed(like: Any) -> Callable[[], Any]:
-    """What makes zeros of the shapes, types and places of a tree of arrays or structs."""
-    places = jax.tree.map(lambda leaf: leaf.sharding, like)
-    structs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
-    make = jax.jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), structs), out_shardings=places)
-    return make.lower().compile()

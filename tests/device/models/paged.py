@@ -26,9 +26,12 @@ from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.executables import Executables
+from jaxengine.device.runtime.held_weights import HeldWeights
+from jaxengine.device.runtime.media_space import MediaSpace
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
-from jaxengine.device.runtime.space import MediaSpace, ProgramSpace, SampleShape
+from jaxengine.device.runtime.sampling_shapes import SampleShape
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import platform_of
 from jaxengine.device.sampling import Variant
 from jaxengine.device.weights.adapter_packing import Packer, has_slots
@@ -107,7 +110,7 @@ class PagedModel:
         self.runner = ModelRunner(
             self.space,
             programs.executables,
-            arrays,
+            HeldWeights(self.space, arrays),
             *allocate_state(self.space),
             read_adapter=None if pack is None else lambda path: (path, pack(read_adapter(path))),
         )
@@ -290,7 +293,7 @@ def _programs(
         "write embeddings",
         "write settings",
         "write adapters",
-        *space.sample_names(SampleShape(KEPT, Variant.FULL)),
+        *space.sampling.names(SampleShape(KEPT, Variant.FULL)),
     )
     context = {
         **environment(device_fingerprint(jax.devices()[:1])["target.platform"]),

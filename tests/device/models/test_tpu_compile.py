@@ -218,7 +218,7 @@ def test_a_step_through_adapters_compiles_for_a_tpu(step):
         slots = sum(struct.size * 2 for struct in program.arguments[0])
         assert written.memory_analysis().alias_size_in_bytes >= slots // devices
     if case == "llama" and target == "v5e-4":
-        *_, shape = space.sample_shapes
+        *_, shape = space.sampling.shapes
         assert shape.adapters
         [sampling] = programs_of_shape(space, shape)
         assert "op:adapter_product" in sampling.lower().compile().as_text()

@@ -69,8 +69,8 @@ def test_no_program_copies_the_slots(devices: int) -> None:
         found = dataclasses.replace(found, max_num_seqs=found.vocab_size // 4)
     slots = jax.tree.leaves(found.slots)
     size = sum(map(shard_bytes, slots))
-    rows = found.row_counts[0]
-    sampling = {name for shape in found.sample_shapes if shape.rows == rows for name in found.sample_names(shape)}
+    rows = found.sampling.row_counts[0]
+    sampling = {name for shape in found.sampling.shapes if shape.rows == rows for name in found.sampling.names(shape)}
     assert len(sampling) == (2 if devices else 3)
     changing = [
         program for program in all_programs(found) if program.name.startswith("write") or program.name in sampling

@@ -27,6 +27,7 @@ from jaxengine.contract.batch import (
     Weights,
 )
 from jaxengine.device.runtime.executables import Executables
+from jaxengine.device.runtime.held_weights import HeldWeights
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
 from jaxengine.device.weights.placement import shares_memory
@@ -55,7 +56,7 @@ def runner(tmp_path_factory) -> ModelRunner:
         jax.device_put(numbers.normal(scale=0.3, size=struct.shape).astype(struct.dtype))
         for struct in planned.parameters.values()
     )
-    made = ModelRunner(planned, executables, parameters, *allocate_state(planned))
+    made = ModelRunner(planned, executables, HeldWeights(planned, parameters), *allocate_state(planned))
     made.prepare()
     return made
 
@@ -304,7 +305,7 @@ def test_warming_up_times_every_bucket_and_leaves_nothing_behind(runner):
 def copied(runner: ModelRunner) -> ModelRunner:
     """The same model beside the others' runner, which its tests may ruin."""
     parameters, state = jax.tree.map(lambda array: array.copy(), (runner.parameters, (runner.cache, runner.slots)))
-    return ModelRunner(runner.space, runner.executables, parameters, *state)
+    return ModelRunner(runner.space, runner.executables, HeldWeights(runner.space, parameters), *state)
 
 
 def test_memory_that_is_released_comes_back_with_the_same_weights_and_compiles_nothing(runner):

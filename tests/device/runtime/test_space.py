@@ -1,4 +1,4 @@
-"""How many places are kept and how many rows are sampled, by platform."""
+"""What the shapes of an engine's programs follow from: page tables, slots, options of the compiler."""
 
 from __future__ import annotations
 
@@ -6,39 +6,8 @@ import dataclasses
 
 import pytest
 
-from buckets import Grid
 from jaxengine.device.runtime.compiler_options import ON_THE_TENSOR_CORE, PRODUCTS_APART, compiler_options
 from tests.device.runtime.test_forward import space
-
-
-@pytest.mark.parametrize(
-    ("platform", "sequences", "drafts", "counts"),
-    [
-        ("cpu", 64, 0, (1, 8, 16, 32, 64)),
-        ("cpu", 8, 0, (1, 8)),
-        ("cpu", 5, 0, (5,)),
-        ("cpu", 5, 3, (1, 8, 16, 20)),
-        ("gpu", 64, 0, (8, 16, 32, 64)),
-        ("tpu", 256, 0, (16, 128, 256)),
-        ("tpu", 100, 0, (16, 100)),
-        ("tpu", 8, 0, (16,)),
-    ],
-)
-def test_few_row_counts_hold_whatever_is_sampled(tmp_path, platform, sequences, drafts, counts):
-    changes = {"platform": platform, "max_num_seqs": sequences, "num_drafts": drafts}
-    found = dataclasses.replace(space(tmp_path, {}), **changes)
-    assert found.row_counts == counts
-    assert found.kept == counts[-1]
-    for rows in range(1, sequences * (1 + drafts) + 1):
-        assert found.sampled_rows(rows) == min(count for count in counts if count >= rows)
-    assert {shape.rows for shape in found.sample_shapes} == set(counts)
-
-
-def test_beside_a_single_bucket_there_is_one_row_count(tmp_path):
-    """As in deterministic mode."""
-    planned = dataclasses.replace(space(tmp_path, {}), max_num_seqs=64)
-    assert len(planned.row_counts) == 5
-    assert dataclasses.replace(planned, grid=Grid(planned.grid.buckets[:1])).row_counts == (64,)
 
 
 @pytest.mark.parametrize(
