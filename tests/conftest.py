@@ -63,10 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if share:
         config.hook.pytest_deselected(items=[item for item in items if not in_share(item.nodeid, share)])
         items[:] = [item for item in items if in_share(item.nodeid, share)]
-    users = {path: loads_jax(path) for path in {item.path for item in items}}
+    if "jax" in config.option.markexpr:  # to read what a thousand files import takes seconds
+        users = {path: loads_jax(path) for path in {item.path for item in items}}
+        for item in items:
+            if users[item.path]:
+                item.add_marker("jax")
     for item in items:
-        if users[item.path]:
-            item.add_marker("jax")
         if item.get_closest_marker("rare"):
             item.add_marker("slow")
 
