@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxengine.errors import ConfigError
-from jaxengine.options.config import ParallelConfig
+from jaxengine.options.parallel import ParallelConfig
 
 CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 """How so many TPU chips of one host lie beside each other."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from jaxengine.errors import ConfigError
-from jaxengine.options.config import ParallelConfig
+from jaxengine.options.parallel import ParallelConfig
 
 EXTERNAL = ("external", "external_launcher")
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from jaxengine.contract.messages import Begin
 from jaxengine.errors import ConfigError
-from jaxengine.options.config import EngineConfig, ParallelConfig
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.parallel import ParallelConfig
 
 logger = logging.getLogger("jaxengine")
 

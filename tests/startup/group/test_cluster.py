@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jaxengine.errors import ConfigError
-from jaxengine.options.config import ParallelConfig
+from jaxengine.options.parallel import ParallelConfig
 from jaxengine.startup.group.cluster import placed_in_cluster
 
 OUTSIDE = ParallelConfig(distributed_executor_backend="external", tensor_parallel_size=8)
