@@ -24,7 +24,7 @@ from jaxengine.options.transfer import read_transfer_config
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 LOAD_FORMATS = ("auto", "safetensors", "pt", "orbax", "gguf", "dummy")
-LM_HEAD_DTYPES = ("auto", "int8")
+LM_HEAD_DTYPES = ("auto", "int8", "int4", "int4_g32")
 FASTER_LOADERS = ("fastsafetensors", "instanttensor", "runai_streamer")
 GPU_BACKENDS = (
     "FLASH_ATTN",
@@ -101,8 +101,8 @@ class ModelConfig:
     lm_head_dtype: str = option(
         "auto",
         "what the matrix of the vocabulary is kept in, whatever quantization says of layers: int8 (a scale for each token, "
-        "hidden states rounded to int8, made while it loads; with tied embeddings tokens are looked up in the same int8 rows), "
-        "or auto, which is as the checkpoint has it",
+        "hidden states rounded to int8), int4 or int4_g32 (as quantization has them, hidden states as they are), made while it "
+        "loads; with tied embeddings tokens are looked up in the same rows; or auto, which is as the checkpoint has it",
         choices=LM_HEAD_DTYPES,
         shapes=True,
     )

@@ -129,7 +129,7 @@ class ModelPlan(ModelFiles):
     def fewer_bytes(self) -> tuple[str, ...]:
         """Options under which the weights would take fewer bytes than they do."""
         plain_head = self.generates and self.schemes.of(head_path(tied=self.config.tie_word_embeddings)) is DENSE
-        head = ("--lm-head-dtype int8",) if plain_head else ()
+        head = ("--lm-head-dtype int8 or int4",) if plain_head else ()
         if self.schemes.name is not None:
             return (*(("--quantization int4",) if self.schemes.name == "int8" else ()), *head)
         half = () if self.dtype.itemsize == 2 else ("--dtype bfloat16",)

@@ -71,6 +71,23 @@ def dense(
     return (matrix * of_inputs(scales)).astype(compute)
 
 
+def dense_rows(
+    which: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, *, group: int, pairs: str
+) -> jax.Array:
+    """Rows `which [N]` of the matrix that `[O, I]`, or of two numbers to a byte `[O / 2, I]`, stands for: float32 `[N, I]`."""
+
+    def taken(of_outputs: jax.Array) -> jax.Array:
+        return jnp.take(of_outputs, which, axis=1, mode="clip")
+
+    if weight.dtype == jnp.uint8:
+        low, high = halves(jnp.take(weight, which // 2, axis=0, mode="clip"), pairs)
+        own = jnp.where((which % 2 == 0)[:, None], low, high)
+    else:
+        own = jnp.take(weight, which, axis=0, mode="clip")
+    of_groups = taken(scales), None if zeros is None else taken(zeros)
+    return dense(own, *of_groups, group=group, compute=jnp.float32, pairs=pairs)
+
+
 def numbers(weight: jax.Array, *, pairs: str) -> jax.Array:
     """Those of a matrix `[A, B]`, one to each place; of two to a byte `[2 A, B]`."""
     if weight.dtype != jnp.uint8:

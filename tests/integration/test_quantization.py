@@ -132,25 +132,26 @@ def test_an_unknown_name_says_what_there_is(tmp_path):
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "of its own"])
 def with_head(request, tmp_path_factory):
-    """A model, and what its log gives its head as."""
-    named = "head and embedding, which are one, in int8" if request.param else "head in int8"
+    """A model, and what its log calls its head."""
+    named = "head and embedding, which are one, in" if request.param else "head in"
     return write_checkpoint(tmp_path_factory.mktemp("model"), tie_word_embeddings=request.param), named
 
 
 @pytest.mark.slow
-def test_a_head_in_int8_is_near_the_plain_one_and_the_same_in_any_company(with_head, prompts, caplog):
+@pytest.mark.parametrize(("head", "near"), [("int8", 0.05), ("int4_g32", 0.3)])
+def test_a_quantised_head_is_near_the_plain_one_and_the_same_in_any_company(with_head, prompts, caplog, head, near):
     model, named = with_head
     plain = start(model, load_format="auto")
     exact = scores(plain, prompts)
     plain.close()
     with caplog.at_level("INFO", "jaxengine"):
-        engine = start(model, load_format="auto", lm_head_dtype="int8", enable_prefix_caching=False)
+        engine = start(model, load_format="auto", lm_head_dtype=head, enable_prefix_caching=False)
     found = scores(engine, prompts)
     np.testing.assert_array_equal(found, np.concatenate([scores(engine, [prompt]) for prompt in prompts]))
     assert engine.compile_counter.count == 0
     engine.close()
-    assert 0 < np.abs(found - exact).mean() < 0.05 * exact.std()
-    assert f"no matrices of layers; {named}; " in caplog.text
+    assert 0 < np.abs(found - exact).mean() < near * exact.std()
+    assert f"no matrices of layers; {named} {head.removesuffix('_g32')}; " in caplog.text
 
 
 @pytest.mark.parametrize("size", slow_but([2, 8], (), often={8}))

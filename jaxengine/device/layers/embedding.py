@@ -11,16 +11,14 @@ from flax import nnx
 from jaxengine.device.layers.adapters import AdapterSlots, AdapterSpec, TokenAdapterSlots
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Matrix
-from jaxengine.device.layers.schemes import TABLE, WEIGHT
-from jaxengine.device.layers.schemes.dense import DENSE
-from jaxengine.device.layers.schemes.int8 import SCALE
+from jaxengine.device.layers.schemes import TABLE
 from pallas_kernels import AdapterRows
 
 
 class Embedding(Matrix):
     """A table `[V, E]`, split over the vocabulary: it looks tokens up, and scores hidden states against every token.
 
-    With `bias` every token's score gets a number of its own added. One that looks tokens up is plain or in int8.
+    With `bias` every token's score gets a number of its own added. Tokens are looked up in what is multiplied, whatever keeps it.
     Either may have slots of adapters beside it, `looking` and `scoring`, which are others where one table does both, too.
     """
 
@@ -43,12 +41,11 @@ class Embedding(Matrix):
 
     def __call__(self, tokens: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
         """`tokens [N]` -> `[N, E]` in the activation dtype; `adapters` says which one each goes through."""
-        arrays = self.arrays()
-        scales = [] if self.scheme is DENSE else [arrays[SCALE]]
+        axes = [getattr(self, name).get_metadata()["axes"] for name in self.names]
         look_up = self.context.layout.per_device(
-            self._look_up, inputs=(("tokens",), self.axes, *[self.axes[:1]] * len(scales)), outputs=("tokens", "embed")
+            self._look_up, inputs=(("tokens",), *axes), outputs=("tokens", "embed")
         )
-        found: jax.Array = look_up(tokens, arrays[WEIGHT], *scales)
+        found: jax.Array = look_up(tokens, *self.arrays().values())
         found = found.astype(self.context.activation_dtype)
         if adapters is not None and self.looking is not None:
             found = self.looking.add(found, self._look_up_thin(tokens, adapters, self.looking), adapters)
@@ -64,8 +61,10 @@ class Embedding(Matrix):
             scores = self.scoring.add(scores, hidden, adapters)
         return context.layout.constrain(scores, ("tokens", self.vocab_axis))
 
-    def _look_up(self, tokens: jax.Array, table: jax.Array, scales: jax.Array | None = None) -> jax.Array:
-        return self._of_all(tokens, len(table), lambda numbers: _rows(numbers, table, scales))
+    def _look_up(self, tokens: jax.Array, *arrays: jax.Array) -> jax.Array:
+        parameters = dict(zip(self.arrays(), arrays, strict=True))
+        of_each = self.shape[0] // self.context.layout.shards(self.vocab_axis)
+        return self._of_all(tokens, of_each, lambda numbers: self.scheme.rows(numbers, parameters))
 
     def _look_up_thin(self, tokens: jax.Array, adapters: AdapterRows, slots: TokenAdapterSlots) -> jax.Array:
         """`[N, R]`: of each token the row in its adapter's part of `inward`, where it has one."""
@@ -94,13 +93,6 @@ class Embedding(Matrix):
         mine = (local >= 0) & (local < size)
         found = rows(local)
         return jax.lax.psum(jnp.where(mine[:, None], found, jnp.zeros((), found.dtype)), across)
-
-
-def _rows(numbers: jax.Array, table: jax.Array, scales: jax.Array | None) -> jax.Array:
-    rows = jnp.take(table, numbers, axis=0, mode="clip")
-    if scales is None:
-        return rows
-    return rows.astype(scales.dtype) * jnp.take(scales, numbers, mode="clip")[:, None]
 
 
 class LearnedPositions(nnx.Module):

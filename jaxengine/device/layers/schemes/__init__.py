@@ -71,6 +71,10 @@ class Scheme(Protocol):
         """
         ...
 
+    def rows(self, numbers: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Array:
+        """Rows `numbers [N]` of what stands for one matrix `[out, in]`, `[N, in]`; in place of one that is not there, any."""
+        ...
+
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
@@ -61,6 +62,9 @@ class Dense:
             dtype=dtype,
             platform=context.platform,
         )
+
+    def rows(self, numbers: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Array:
+        return jnp.take(parameters[WEIGHT], numbers, axis=0, mode="clip")
 
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext

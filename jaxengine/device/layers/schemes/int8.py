@@ -103,6 +103,10 @@ class Int8:
             platform=context.platform,
         )
 
+    def rows(self, numbers: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Array:
+        scales = jnp.take(parameters[SCALE], numbers, mode="clip")[:, None]
+        return jnp.take(parameters[WEIGHT], numbers, axis=0, mode="clip").astype(scales.dtype) * scales
+
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:

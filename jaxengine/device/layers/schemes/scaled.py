@@ -32,6 +32,7 @@ from jaxengine.device.weights.rules import Array, KvHeads, Made, Rule, Transform
 from jaxengine.errors import ConfigError
 from pallas_kernels import grouped_scaled_matmul, scaled_matmul, scaled_matmul_each
 from pallas_kernels.scaled_matmul import PAIRS
+from pallas_kernels.scaled_matmul.dense import dense_rows
 
 if TYPE_CHECKING:
     from jaxengine.device.layers.context import ModelContext
@@ -130,6 +131,20 @@ class Scaled(Numbers):
             **self._options(context),
         )
         return tuple(_times(product, matrix).astype(dtype) for product, matrix in zip(products, matrices, strict=True))
+
+    def rows(self, numbers: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Array:
+        found = dense_rows(
+            numbers,
+            parameters[WEIGHT],
+            parameters[SCALE],
+            parameters.get(ZERO),
+            group=self._group(parameters[WEIGHT].shape[1]),
+            pairs=self.dtype,
+        )
+        if not self._has_factor:
+            return found
+        factors = parameters[TENSOR_SCALE]
+        return found * (jnp.take(factors, numbers, mode="clip")[:, None] if self.byte_scales else factors)
 
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
@@ -310,6 +325,7 @@ def _halved(shape: tuple[int, ...], axes: tuple[str, ...], context: ModelContext
     if shape[axis] % (2 * devices):
         raise ConfigError(
             f"matrices of 4 bits have two {'outputs' if axis == 0 else 'inputs'} to a byte, and of {shape[axis]} of them "
-            f"{devices} devices cannot have the same number of pairs; use fewer devices, or 8 bits"
+            f"{devices} devices cannot have the same number of pairs; use fewer devices, or 8 bits (quantization='int8', "
+            "and lm_head_dtype='int8' for the vocabulary's)"
         )
     return tuple(size // 2 if number == axis else size for number, size in enumerate(shape))

@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.embedding import Embedding
 from jaxengine.device.layers.experts import ExpertMatrices
 from jaxengine.device.layers.linear import Linear, Matrix
 from jaxengine.device.layers.schemes.by_path import Schemes
@@ -97,6 +98,21 @@ def test_numbers_are_off_by_a_step_of_their_group_at_most(name, tmp_path):
     assert np.abs(found - matrix).max() > 1e-4
     assert (found[3, :16] == 0).all()
     assert (found[5] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"), [("int4 bytes", 1), ("fp8", 1), pytest.param("int4 bytes", 2, marks=pytest.mark.slow)]
+)
+def test_tokens_are_looked_up_in_the_numbers_that_are_multiplied(name, devices, tmp_path):
+    layout = ONE_DEVICE if devices == 1 else share_layers(jax.devices()[:devices])
+    table = Embedding(OUT, IN, context=context(scheme=SCHEMES[name], layout=layout))
+    kept = made(SCHEMES[name], numbers(OUT, IN), tmp_path)
+    for part_name, array in kept.items():
+        getattr(table, "table" if part_name == "weight" else part_name)[...] = jnp.asarray(array)
+    tokens = jnp.asarray([3, 0, OUT - 1, OUT // 2, 3])
+    np.testing.assert_allclose(
+        jax.jit(lambda tokens: table(tokens))(tokens), stood_for(SCHEMES[name], kept)[tokens], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("size", "zeros", "least"), [(128, True, 0.868), (32, True, 0.79), (128, False, 0.875)])
