@@ -1,4 +1,5 @@
-"""Milliseconds per call of each sampling variant, beside a sampler that sorts the vocabulary. JSON out.
+"""Milliseconds per call of each sampling variant, beside a sampler that sorts the vocabulary. JSON out: medians by the clock, and
+the least of the processor, which on a CPU with its own C++ are given beside those of XLA alone (`pallas_kernels/threshold`).
 
     python -m benchmarks.sampler --rows 1 8 32 --vocab 151936
     python -m benchmarks.sampler --rows 8 64 256 --vocab 151936 --target v6e-1
@@ -29,10 +30,10 @@ thresholds are most of it: 32 rounds read all logits 32 times.
 Of 256 rows of 128,256 logits on a v6e, by the compiler's figures and together with the projection, the workspace is 132 MB for
 `greedy` and 227 MB for `full`.
 
-Milliseconds on two busy cores by rows of a group (`CPU_ROWS`), for 32 slots and 151,936 logits each, some two of them copies of
-the slots. A third variant, for temperature and filters alone, saved 0 to 13% of large random batches and cost a start 4
-CPU-seconds for each row count. A sort costs 30 to 50 times what a round of the search for a threshold does. Threefry noise for
-each token took 98 ms for 32 rows, and a hash keyed by row 2.4.
+Before thresholds were found in C++: milliseconds on two busy cores by rows of a group (`CPU_ROWS`), for 32 slots and 151,936
+logits each, some two of them copies of the slots. A third variant, for temperature and filters alone, saved 0 to 13% of large
+random batches and cost a start 4 CPU-seconds for each row count. A sort costs 30 to 50 times what a round of the search for a
+threshold does. Threefry noise for each token took 98 ms for 32 rows, and a hash keyed by row 2.4.
 
     rows of a group            1       2       4       8
     one random row           2.8     3.6     4.6      20
@@ -54,6 +55,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -70,6 +72,8 @@ from jaxengine.device.sampling import SampleInputs, Slots, Variant, sample, sett
 from jaxengine.device.sampling.rows import Rows
 from jaxengine.device.sampling.sampler import TPU_ROWS
 from jaxengine.device.sampling.slots import write_history
+from jaxengine.startup.native import native_directory, register_native
+from pallas_kernels.native import THRESHOLD, calling
 from xla_cache.cycles import CYCLES, UNKNOWN
 from xla_cache.target import target
 
@@ -109,16 +113,25 @@ def main() -> None:
     if arguments.target is not None:
         print(json.dumps(estimates(arguments.target, arguments.rows, arguments.vocab), indent=2))
         return
-    times: dict[str, dict[str, float]] = {}
+    libraries: dict[str, str | None] = {"xla": None}
+    if jax.default_backend() == "cpu":
+        libraries["native"] = register_native(native_directory(), symbols=(THRESHOLD,))[0]
+    walls: dict[str, dict[str, float]] = {}
+    processor: dict[str, dict[str, float]] = {}
     for rows in arguments.rows:
-        calls = programs(rows, vocab=arguments.vocab, history=arguments.history)
-        seconds: dict[str, list[float]] = {name: [] for name in calls}
+        calls = programs(rows, vocab=arguments.vocab, history=arguments.history, libraries=libraries)
+        seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
         for _ in tqdm(range(arguments.rounds), desc=f"{rows} rows", unit="round"):
             for name, call in calls.items():
-                begun = time.perf_counter()
+                begun = time.perf_counter(), time.process_time()
                 jax.block_until_ready(call())
-                seconds[name].append(time.perf_counter() - begun)
-        times[str(rows)] = {name: round(1e3 * statistics.median(taken), 3) for name, taken in seconds.items()}
+                seconds[name].append((time.perf_counter() - begun[0], time.process_time() - begun[1]))
+        walls[str(rows)] = {
+            name: round(1e3 * statistics.median(wall for wall, _ in taken), 3) for name, taken in seconds.items()
+        }
+        processor[str(rows)] = {
+            name: round(1e3 * min(of_processor for _, of_processor in taken), 3) for name, taken in seconds.items()
+        }
     result = {
         "benchmark": "sampler",
         "machine": machine.describe(),
@@ -126,23 +139,38 @@ def main() -> None:
         "vocab": arguments.vocab,
         "history": arguments.history,
         "rounds": arguments.rounds,
-        "median_ms_per_call_by_rows": times,
+        "median_ms_per_call_by_rows": walls,
+        "least_processor_ms_per_call_by_rows": processor,
     }
     print(json.dumps(result, indent=2))
 
 
-def programs(rows: int, *, vocab: int, history: int) -> dict[str, Call]:
-    """Each variant, compiled and warm, on logits with the spread of a language model's."""
+def programs(
+    rows: int, *, vocab: int, history: int, libraries: Mapping[str, str | None] | None = None
+) -> dict[str, Call]:
+    """Each variant, compiled and warm, on logits with the spread of a language model's: with each of the `libraries`."""
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(0, 3, (rows, vocab)), jnp.float32)
-    compiled = jax.jit(sample, static_argnums=0, static_argnames="max_logprobs")
+    libraries = {"xla": None} if libraries is None else libraries
+    compiled = {
+        name: jax.jit(partial(sample, max_logprobs=TOP), static_argnums=0, static_argnames="platform")
+        for name in libraries
+    }
     sorting = jax.jit(sort_and_sample)
     slots = state(rows, vocab=vocab, history=history)
     kept = kept_rows(rows)
     calls: dict[str, Call] = {}
     for name, (variant, values) in CASES.items():
         given = dataclasses.replace(slots, settings=jnp.asarray(settings(rows, **values)))
-        calls[name] = lambda variant=variant, given=given: compiled(variant, logits, kept, given, max_logprobs=TOP)
+        for backend, library in libraries.items():
+
+            def call(
+                variant: Variant = variant, given: Slots = given, backend: str = backend, library: str | None = library
+            ) -> Any:
+                with calling(library):
+                    return compiled[backend](variant, logits, kept, given, platform=jax.default_backend())
+
+            calls[f"{name}, {backend}"] = call
     filtered = dataclasses.replace(slots, settings=jnp.asarray(settings(rows, **FILTERED)))
     calls["sorting, top_k and top_p"] = lambda: sorting(logits, kept, filtered)
     for call in calls.values():

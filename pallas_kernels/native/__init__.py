@@ -11,6 +11,7 @@
     packed.h        products with matrices that were packed as they were loaded; `lane_tile.h` has their tiles
     row_attention.h attention within rows, of the same tiles
     sum_norm.h      the layer norm of a sum
+    threshold.h     from which value on a row weighs enough
     threads.h       how work is given to XLA's threads
 
 They are built where they run, with the compiler and the headers of XLA that are there; who builds and registers them says so with
@@ -28,7 +29,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-PRODUCT, SCALED_PRODUCT, GROUPED_PRODUCT, ATTENTION, PACKED_PRODUCT, ROW_ATTENTION, SUM_NORM = (
+PRODUCT, SCALED_PRODUCT, GROUPED_PRODUCT, ATTENTION, PACKED_PRODUCT, ROW_ATTENTION, SUM_NORM, THRESHOLD = (
     "product_of_rows",
     "scaled_product_of_rows",
     "products_of_groups",
@@ -36,9 +37,10 @@ PRODUCT, SCALED_PRODUCT, GROUPED_PRODUCT, ATTENTION, PACKED_PRODUCT, ROW_ATTENTI
     "products_of_packed",
     "attention_within_rows",
     "norm_of_sum",
+    "threshold_of_rows",
 )
 SOURCES = {
-    "decoder.cc": (PRODUCT, ATTENTION),
+    "decoder.cc": (PRODUCT, ATTENTION, THRESHOLD),
     "scaled.cc": (SCALED_PRODUCT,),
     "grouped.cc": (GROUPED_PRODUCT,),
     "encoder.cc": (PACKED_PRODUCT, ROW_ATTENTION, SUM_NORM),

@@ -1,7 +1,8 @@
-// What `product.h` and `attention.h` do as custom calls of XLA: all that most models call on a CPU.
+// What `product.h`, `attention.h` and `threshold.h` do as custom calls of XLA: all that most models call on a CPU.
 
 #include "attention.h"
 #include "product.h"
+#include "threshold.h"
 
 #include "xla/ffi/api/ffi.h"
 
@@ -106,6 +107,23 @@ ffi::Error attend(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer pages, 
   return ffi::Error::Success();
 }
 
+// (values, weights, floors, targets) -> out; no weights: each value weighs 1
+ffi::Error find_thresholds(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> values, ffi::BufferR2<ffi::S32> weights,
+                           ffi::BufferR1<ffi::F32> floors, ffi::BufferR1<ffi::S32> targets, ffi::ResultBufferR1<ffi::F32> out) {
+  native::Threshold of;
+  of.rows = values.dimensions()[0], of.size = values.dimensions()[1];
+  const auto rows = static_cast<size_t>(of.rows);
+  const bool weighed = weights.element_count() != 0;
+  if ((weighed && (weights.dimensions()[0] != of.rows || weights.dimensions()[1] != of.size)) || floors.element_count() != rows ||
+      targets.element_count() != rows || out->element_count() != rows) {
+    return ffi::Error::InvalidArgument("extents of values, weights, floors, targets or out do not fit");
+  }
+  of.values = values.typed_data(), of.weights = weighed ? weights.typed_data() : nullptr;
+  of.floors = floors.typed_data(), of.targets = targets.typed_data(), of.out = out->typed_data();
+  native::find_thresholds(of, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(product_of_rows, multiply,
@@ -131,3 +149,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_of_rows, attend,
                                   .Attr<float>("scale")
                                   .Attr<float>("soft_cap")
                                   .Attr<int64_t>("window"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(threshold_of_rows, find_thresholds,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::BufferR2<ffi::F32>>()
+                                  .Arg<ffi::BufferR2<ffi::S32>>()
+                                  .Arg<ffi::BufferR1<ffi::F32>>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Ret<ffi::BufferR1<ffi::F32>>());

@@ -1,4 +1,4 @@
-// Runs what product.h, scaled.h, grouped.h, packed.h, sum_norm.h and both attentions do on threads of its own, compared with sums in double, for sanitizers to watch.
+// Runs what product.h, scaled.h, grouped.h, packed.h, sum_norm.h, threshold.h and both attentions do on threads of its own, compared with sums in double, for sanitizers to watch.
 
 #include <cmath>
 #include <cstdio>
@@ -13,6 +13,7 @@
 #include "row_attention.h"
 #include "scaled.h"
 #include "sum_norm.h"
+#include "threshold.h"
 
 using namespace native;
 
@@ -337,6 +338,30 @@ static int check_rows(int64_t head_size, int64_t heads, int64_t kv_heads, int64_
   return wrong;
 }
 
+// Targets that no block's largest value answers, too, and rows of no whole vector.
+static int check_threshold(int64_t size, int32_t target, float floor, bool weighed) {
+  const int64_t rows = 3;
+  std::vector<float> values(rows * size), floors(rows, floor), out(rows, NAN);
+  std::vector<int32_t> weights(rows * size), targets(rows, target);
+  for (auto& value : values) value = as_float(some_bfloat16());
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = i % 4;
+  const Threshold of{rows, size, values.data(), weighed ? weights.data() : nullptr, floors.data(), targets.data(), out.data()};
+  std::vector<std::thread> pool;
+  find_thresholds(of, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  for (auto& thread : pool) thread.join();
+  int wrong = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t all = 0, from = 0, above = 0;
+    for (int64_t i = row * size; i < (row + 1) * size; ++i) {
+      const int64_t weight = weighed ? weights[i] : 1;
+      all += values[i] >= floor ? weight : 0, from += values[i] >= out[row] ? weight : 0, above += values[i] > out[row] ? weight : 0;
+    }
+    wrong += target < 1 || all < target ? out[row] != floor : !(from >= target && above < target);
+  }
+  if (wrong) fprintf(stderr, "thresholds of %ld, target %d: %d wrong\n", long(size), int(target), wrong);
+  return wrong;
+}
+
 int main() {
   int wrong = 0;
   for (Kind kind : {Kind::bfloat16, Kind::float32, Kind::int8}) {
@@ -389,6 +414,11 @@ int main() {
     }
   }
   for (int64_t size : {3, 64, 100}) wrong += check_sum_norm(20, size);
+  for (int64_t size : {3, 1000, 5003}) {
+    for (int32_t target : {0, 1, 7, 900, 20000}) {
+      for (float floor : {-INFINITY, 0.25f}) wrong += check_threshold(size, target, floor, false) + check_threshold(size, target, floor, true);
+    }
+  }
   for (int64_t head_size : {20, 32, 80}) {
     wrong += check_rows(head_size, 2, 2, -1);
     wrong += check_rows(head_size, 4, 2, 70);

@@ -23,5 +23,5 @@ class ProgramKind(StrEnum):
 HEAVY = 1e6
 """Weight of the programs that hold layers, beside their tokens: these are compiled first."""
 
-MULTIPLYING = (ProgramKind.LOGITS, ProgramKind.DRAFT, ProgramKind.ENCODE, ProgramKind.ALIGN)
-"""What multiplies matrices whatever its weight."""
+CALLING = (ProgramKind.SAMPLE, ProgramKind.LOGITS, ProgramKind.DRAFT, ProgramKind.ENCODE, ProgramKind.ALIGN)
+"""What calls libraries whatever its weight: it multiplies matrices, or looks for thresholds."""

@@ -25,7 +25,7 @@ from jaxengine.device.runtime.draft_space import DRAFT_PREFIX, DraftSpace
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.media_space import MediaSpace
 from jaxengine.device.runtime.mesh_caches import joined, joined_states
-from jaxengine.device.runtime.program_kinds import HEAVY, MULTIPLYING, ProgramKind
+from jaxengine.device.runtime.program_kinds import CALLING, HEAVY, ProgramKind
 from jaxengine.device.runtime.sampling_shapes import SamplingShapes
 from jaxengine.device.runtime.state_structs import zeroed
 from jaxengine.device.sampling import Slots, slots_spec
@@ -392,7 +392,7 @@ class ProgramSpace:
             platform={"gpu": "cuda"}.get(self.platform, self.platform),
             facts=facts if self.mesh is None else {**facts, "layers": str(self.layers)},
             nodes=nodes,
-            calls_out=self.native is not None and (kind in MULTIPLYING or weight >= HEAVY),
+            calls_out=self.native is not None and (kind in CALLING or weight >= HEAVY),
             compiler_options=compiler_options(
                 self.platform, chip=chip_of(self.platform, self.device_layout), places=places
             ),

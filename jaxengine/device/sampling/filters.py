@@ -1,15 +1,14 @@
 """Which tokens may be sampled: each filter as one threshold per row, found without sorting.
 
 A filter keeps the tokens whose logit is at least some value, so together they are the largest of their thresholds; XTC keeps
-those whose logit is at most some value. Thresholds of top_k and top_p are found by bisection over float32 itself: at most 32
-rounds of one reduction over `[R, V]`, which cost less than a sort (`benchmarks/sampler.py`). Every sum is of integers, so that
-no order of summation, hence no bucket, row count or sharding, can move a token across a threshold.
+those whose logit is at most some value. Those of top_k and top_p are `pallas_kernels.threshold`, which costs less than a sort
+(`benchmarks/sampler.py`). Every sum is of integers, so that no order of summation, hence no bucket, row count or sharding, can
+move a token across a threshold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +18,12 @@ from jaxengine.contract.sampling_options import Needs
 from jaxengine.device.sampling.noise import uniform
 from jaxengine.device.sampling.rows import Rows
 from jaxengine.device.sampling.vocabulary import Vocabulary
+from pallas_kernels import threshold
 
 Array = jax.Array
 
 
-def keep(logits: Array, rows: Rows, vocabulary: Vocabulary) -> Array:
+def keep(logits: Array, rows: Rows, vocabulary: Vocabulary, *, platform: str | None = None) -> Array:
     """Which tokens a row may sample, `bool[R, width]`: of top_n_sigma and min_p, then top_k of what is left, top_p of that, XTC.
 
     `logits f32[R, width]` are already divided by temperature. Greedy rows keep all. top_k keeps every token that ties with the
@@ -40,29 +40,22 @@ def keep(logits: Array, rows: Rows, vocabulary: Vocabulary) -> Array:
     best = vocabulary.max(logits)
     best = jnp.where(jnp.isfinite(best), best, 0.0)
     floor = jnp.where(random & (min_p > 0), best + jnp.log(min_p), -jnp.inf)
+    search = partial(threshold, logits, best=best, axis=vocabulary.axis, platform=platform)
 
     def after_top_n_sigma(floor: Array) -> Array:
         least = best - jnp.minimum(options["top_n_sigma"], 1e30) * _deviation(logits, best, vocabulary)
         return jnp.where(with_top_n_sigma, jnp.maximum(floor, least), floor)
 
     def after_top_k(floor: Array) -> Array:
-        def count(at_least: Array) -> Array:
-            return vocabulary.count(logits >= at_least[:, None])
-
-        return _search(count, floor=floor, best=best, target=top_k, active=with_top_k, lightest=jnp.ones_like)
+        return search(None, floor=floor, target=top_k, active=with_top_k)
 
     def after_top_p(floor: Array) -> Array:
         weights, unit = _weights(logits, best, floor, vocabulary)
         total = vocabulary.sum(weights)
         target = jnp.ceil(top_p * total.astype(jnp.float32)).astype(jnp.int32)
-
-        def mass(at_least: Array) -> Array:
-            return vocabulary.sum(jnp.where(logits >= at_least[:, None], weights, 0))
-
-        return _search(
-            mass,
+        return search(
+            weights,
             floor=floor,
-            best=best,
             target=jnp.clip(target, 1, total),
             active=with_top_p,
             lightest=lambda at_least: _weigh(at_least, best, 0.999 * unit),
@@ -131,62 +124,3 @@ def _unit(logits: Array, best: Array, floor: Array, vocabulary: Vocabulary) -> A
     low = vocabulary.sum(fixed & (2**digits - 1)).astype(jnp.float32)
     at_most = high * 2.0**-digits + (low + vocabulary.size) * 4.0**-digits
     return 0.99 * 2.0**31 / at_most
-
-
-class _Bracket(NamedTuple):
-    """For each row: `low` is a threshold that reaches the target and `high` one that does not, as keys, with their totals."""
-
-    low: Array
-    high: Array
-    low_total: Array
-    high_total: Array
-    done: Array
-
-
-def _search(
-    total: Callable[[Array], Array],
-    *,
-    floor: Array,
-    best: Array,
-    target: Array,
-    active: Array,
-    lightest: Callable[[Array], Array],
-) -> Array:
-    """The largest threshold `f32[R]` from `floor` on whose `total` is at least `target`; `floor` for rows not `active`.
-
-    `total(threshold)` falls with its argument. `lightest(threshold)` is at most what any one token at or above the
-    threshold adds to it.
-    """
-
-    def settled(low: Array, high: Array, low_total: Array, high_total: Array) -> Array:
-        one_value = high <= low + 1
-        exact = low_total == target
-        one_token = (low_total - high_total) // 2 < lightest(_value(low))
-        return one_value | exact | one_token
-
-    def halve(state: _Bracket) -> _Bracket:
-        middle = (state.low & state.high) + ((state.low ^ state.high) >> 1)
-        reached = total(_value(middle))
-        enough = reached >= target
-        low = jnp.where(~state.done & enough, middle, state.low)
-        high = jnp.where(~state.done & ~enough, middle, state.high)
-        low_total = jnp.where(~state.done & enough, reached, state.low_total)
-        high_total = jnp.where(~state.done & ~enough, reached, state.high_total)
-        return _Bracket(low, high, low_total, high_total, state.done | settled(low, high, low_total, high_total))
-
-    low, high = _key(floor), _key(best) + 1
-    most = jnp.full(low.shape, jnp.iinfo(jnp.int32).max)
-    start = _Bracket(low, high, most, jnp.zeros_like(most), ~active | (high <= low + 1))
-    return _value(lax.while_loop(lambda state: ~jnp.all(state.done), halve, start).low)
-
-
-def _key(value: Array) -> Array:
-    """The int32 that orders as the float32 does."""
-    bits = lax.bitcast_convert_type(value, jnp.int32)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-def _value(key: Array) -> Array:
-    """The float32 of a key, by the inverse of `_key`, which is its own; 0 for what devices may read as 0."""
-    value = lax.bitcast_convert_type(key ^ ((key >> 31) & 0x7FFFFFFF), jnp.float32)
-    return jnp.where(jnp.abs(value) < jnp.finfo(jnp.float32).tiny, 0.0, value)

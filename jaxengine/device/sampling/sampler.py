@@ -94,7 +94,7 @@ def sample(
 
     def part(logits: Array, inputs: SampleInputs, slots: Slots, counts: Array) -> tuple[SampleOutputs, Array]:
         slots = replace(slots, counts=counts)
-        run = _Sampler(variant, vocabulary, max_logprobs)
+        run = _Sampler(variant, vocabulary, max_logprobs, platform)
         grouped = {
             name: functools.partial(run.in_groups, most=rows[variant])
             for name, rows in (("cpu", CPU_ROWS), ("tpu", TPU_ROWS))
@@ -126,6 +126,7 @@ class _Sampler:
     variant: Variant
     vocabulary: Vocabulary
     max_logprobs: int
+    platform: str | None
 
     def in_groups(self, logits: Array, inputs: SampleInputs, slots: Slots, *, most: int) -> SampleOutputs:
         """Up to `most` rows at a time, as long as there are rows to sample: the rest of the outputs is 0."""
@@ -163,7 +164,7 @@ class _Sampler:
 
         def draw(logits: Array) -> Array:
             scaled = logits / jnp.where(random, rows.options["temperature"], 1.0)[:, None]
-            kept = keep(scaled, rows, self.vocabulary)
+            kept = keep(scaled, rows, self.vocabulary, platform=self.platform)
             noise = gumbel(rows.seeds, rows.positions, self.vocabulary.ids())
             noisy = jnp.where(kept, scaled + noise, -jnp.inf)
             return self.vocabulary.argmax(jnp.where(random[:, None], noisy, logits))
