@@ -10,6 +10,7 @@
 
 #include "eight_sums.h"
 #include "factors.h"
+#include "pair_panel.h"
 
 namespace native {
 
@@ -51,7 +52,10 @@ struct Blocks {
   }
 };
 
-// Rows of 16 bits, `place` for each block; behind them scales and sums of each block, row by row.
+// To more than four rows a panel pays.
+inline bool by_panels(int64_t rows) { return WIDTH >= 8 && rows > FIXED_ROWS; }
+
+// Rows of 16 bits, `place` for each block, as panels take them if they are multiplied so; behind them scales and sums of each block, row by row.
 struct FixedRows {
   int64_t stride, together;
   int16_t* values;
@@ -97,7 +101,8 @@ static void prepare_fixed(const Product& product, const Scaled& scaled, int64_t 
     memcpy(rows.scales + block * rows.together + row, &scale_bits, sizeof(scale_bits));
     const float shift = 12582912.0f;  // 1.5 * 2^23: the low bits of a sum with it are an integer, ties to even
     const auto rounded = [&](Vector values) { return (Integers)(values * factor + shift) - 0x4b400000; };
-    int16_t* to = rows.values + row * rows.stride + block * blocks.place;
+    int16_t apart[FIXED_BLOCK];
+    int16_t* to = by_panels(product.rows) ? apart : rows.values + row * rows.stride + block * blocks.place;
     Integers sums = {};
     for (int64_t i = 0; i < blocks.place; i += 2 * WIDTH) {
       const Integers even = finite ? rounded(widened<false>(given + i, 0)) : Integers{};
@@ -108,6 +113,10 @@ static void prepare_fixed(const Product& product, const Scaled& scaled, int64_t 
     int32_t sum = 0;
     for (int i = 0; i < WIDTH; ++i) sum += sums[i];
     rows.sums[block * rows.together + row] = sum;
+#if WIDTH >= 8
+    const int64_t steps = blocks.place / 2;
+    if (to == apart) PairRows(product.rows, rows.values).put(row, block * steps, steps, 0, apart, steps);
+#endif
   });
 }
 
