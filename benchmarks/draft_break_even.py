@@ -142,7 +142,7 @@ class Step:
         layers = json.loads(Path(settings.config).read_text())["num_hidden_layers"]
         hidden = hidden_struct(space)
         (forward,) = forward_programs(space, bucket)
-        [sample] = programs_of_shape(space, SampleShape(space.kept, Variant.GREEDY))
+        [sample] = programs_of_shape(space, SampleShape(space.kept, Variant.GREEDY), hidden)
         keys = 2 * 2 * model.config.num_kv_heads * model.config.head_dim * rows * settings.context
         of_layer = keys / chip.memory_bandwidth
         head = _bytes(space, ("head.", "embed.") if model.config.tie_word_embeddings else ("head.",))

@@ -16,7 +16,7 @@ from jaxengine.device.runtime.alignment import lengths as alignment_lengths
 from jaxengine.device.runtime.alignment import programs_of as alignment_programs_of
 from jaxengine.device.runtime.block_moves import block_bytes, move_programs
 from jaxengine.device.runtime.encoder_programs import programs_of
-from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.forward import forward_programs, hidden_struct
 from jaxengine.device.runtime.program_kinds import ProgramKind
 from jaxengine.device.runtime.programs import programs_of_shape, slot_programs
 from jaxengine.device.runtime.space import ProgramSpace
@@ -178,10 +178,11 @@ def _subjects(space: ProgramSpace) -> list[_Subject]:
         for program in forward_programs(space, bucket):
             kind = f"forward{program.name.removeprefix(f'forward {bucket}')}"
             found.append(_Subject(program, kind, bucket.batch, bucket.seq, bucket.tokens))
+    hidden = hidden_struct(space)
     of_sampling = {
         program.name: _Subject(program, f"{program.kind} {shape.variant}", shape.rows, None, shape.rows)
         for shape in space.sampling.shapes
-        for program in programs_of_shape(space, shape)
+        for program in programs_of_shape(space, shape, hidden)
     }
     found += of_sampling.values()
     for program in slot_programs(space):

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxengine.device.runtime.forward import between, forward_programs
+from jaxengine.device.runtime.forward import between, forward_programs, hidden_struct
 from jaxengine.device.runtime.memory import shard_bytes
 from jaxengine.device.runtime.programs import all_passages, sample_programs
 from jaxengine.device.runtime.snapshots import snapshot_programs
@@ -51,7 +51,7 @@ def test_each_stage_compiles_for_its_chips(tensor: int, tmp_path: Path) -> None:
             sent, *_ = compiled.output_shardings
             stream, _ = between(view, bucket.tokens)
             assert sent.is_equivalent_to(stream.sharding, len(stream.shape))
-    sampling = sample_programs(space)[0]
+    sampling = sample_programs(space, hidden_struct(space))[0]
     assert sampling.devices == programs[-1].devices
     sampling.lower().compile(compiler_options=dict(sampling.compiler_options))
     assert list(snapshot_programs(space)) == []

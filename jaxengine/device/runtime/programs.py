@@ -42,13 +42,13 @@ SLOTS_PER_LAUNCH = 16
 SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME = "write settings", "write bias", "write masks", "write history"
 
 
-def sample_programs(space: ProgramSpace) -> list[Program]:
-    """The programs that `space.sampling.shapes` call, each once."""
-    programs = (program for shape in space.sampling.shapes for program in programs_of_shape(space, shape))
+def sample_programs(space: ProgramSpace, hidden: jax.ShapeDtypeStruct) -> list[Program]:
+    """The programs that `space.sampling.shapes` call, each once, of a place's `hidden [1, E]` (`hidden_struct`)."""
+    programs = (program for shape in space.sampling.shapes for program in programs_of_shape(space, shape, hidden))
     return list({program.name: program for program in programs}.values())
 
 
-def programs_of_shape(space: ProgramSpace, shape: SampleShape) -> tuple[Program, ...]:
+def programs_of_shape(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDtypeStruct) -> tuple[Program, ...]:
     """Those of `space.sampling.names`. The final projection belongs here, because it is padded by rows and not by tokens.
 
     One is `(parameters of no layer, hidden [K, E], kept, slots) -> (SampleOutputs, slots)`, of the first rows of `hidden` and
@@ -88,7 +88,6 @@ def programs_of_shape(space: ProgramSpace, shape: SampleShape) -> tuple[Program,
         return sample_from(logits_of(parameters, hidden, first), first, slots)
 
     given = (*space.outer, *space.parts.scoring) if shape.adapters else space.outer
-    hidden = hidden_struct(space)
     integers = space.replicated_struct((space.kept,), jnp.int32)
     kept = SampleInputs(
         slots=integers,
@@ -173,13 +172,13 @@ def slot_programs(space: ProgramSpace) -> list[Program]:
 def all_programs(space: ProgramSpace) -> list[Program]:
     """Every program that serving can ask for, on whichever host."""
     forwards = [program for bucket in space.grid.buckets for program in forward_programs(space, bucket)]
-    hidden = hidden_struct(space)
+    hidden = hidden_struct(space)  # once, as it is traced and every start asks for it
     drafts = [program for bucket in space.grid.buckets for program in draft_programs(space, bucket, hidden)]
     moves = (*move_programs(space), *snapshot_programs(space))
     return [
         *forwards,
         *(program for passage in all_passages(space) for program in passage.programs()),
-        *sample_programs(space),
+        *sample_programs(space, hidden),
         *drafts,
         *slot_programs(space),
         *adapter_programs(space),

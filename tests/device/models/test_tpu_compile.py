@@ -24,7 +24,7 @@ from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.adapter_slots import adapter_programs
 from jaxengine.device.runtime.cache_layout import lay_out
-from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.forward import forward_programs, hidden_struct
 from jaxengine.device.runtime.memory import is_on_host, shard_bytes
 from jaxengine.device.runtime.programs import programs_of_shape
 from jaxengine.device.runtime.space import ProgramSpace
@@ -220,7 +220,7 @@ def test_a_step_through_adapters_compiles_for_a_tpu(step):
     if case == "llama" and target == "v5e-4":
         *_, shape = space.sampling.shapes
         assert shape.adapters
-        [sampling] = programs_of_shape(space, shape)
+        [sampling] = programs_of_shape(space, shape, hidden_struct(space))
         assert "op:adapter_product" in sampling.lower().compile().as_text()
 
 
