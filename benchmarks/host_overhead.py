@@ -16,6 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -116,7 +117,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     scheduler = Scheduler(limits, grid, Ledger([PagePool(num_pages)], page_size), vocab_size=VOCAB, max_in_flight=2)
     device = Device()
     postprocessor, progress = Postprocessor(None), dict[str, Progress]()
-    recorder = Recorder()
+    recorder, sinks = Recorder(), sinks_of(progress)
     recorder.listen(Tally(max_model_len=arguments.max_model_len))
     for number in range(sequences):
         request = make_request(number, arguments)
@@ -153,8 +154,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
             watch.start()
             updates = scheduler.commit(*before)
             watch.lap("commit")
-            for update in updates:
-                progress[update.request_id].take(update)  # nothing is due before the end
+            take_all(updates, progress, sinks)
             watch.lap("outputs")
             recorder.take(updates, time.monotonic())
             recorder.end_step(before[0], launched=0.0, ready=0.0, more=True)
@@ -163,6 +163,24 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         left -= decoding
         watch.end_step(keep=decoding and left < arguments.steps)
     return watch.laps
+
+
+def sinks_of(progress: dict[str, Progress]) -> Any:
+    """Where tokens go that come together; None in a commit that has no such."""
+    try:
+        from jaxengine.front.token_sinks import TokenSinks
+    except ImportError:
+        return None
+    return TokenSinks(lambda request_id: (None, progress[request_id]))
+
+
+def take_all(updates: Any, progress: dict[str, Progress], sinks: Any) -> None:
+    """What `InlineClient` does with the news of a step; nothing is due before the end."""
+    for part in getattr(updates, "parts", [updates]):
+        if hasattr(part, "roster"):
+            _, part = sinks.take(part)
+        for update in part:
+            progress[update.request_id].take(update)
 
 
 def make_request(number: int, arguments: argparse.Namespace) -> Request:

@@ -39,6 +39,7 @@ from jaxengine.contract.messages import (
 )
 from jaxengine.contract.metrics import NOTHING_YET, EngineStatistics, StatsListener
 from jaxengine.contract.request import Request
+from jaxengine.contract.step_updates import Gained, parts_of
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import (
     EngineDeadError,
@@ -50,6 +51,7 @@ from jaxengine.front.admission import Admission, Gate, num_media_bytes
 from jaxengine.front.operations import Operations
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.postprocess import Postprocessor, Progress
+from jaxengine.front.token_sinks import TokenSinks
 
 logger = logging.getLogger(__name__)
 
@@ -65,12 +67,14 @@ class _Open:
     """A request that somebody waits for, which shows `media_bytes`: `progress` from when the engine has accepted it, and updates
     that are not read yet.
 
-    Anything came of it when it has `begun`. After its updates it ends with `error`, if there is one.
+    Anything came of it when it has `begun`; it is `unread` while something came that was not looked at: updates, or tokens that
+    have gone where it keeps them. After its updates it ends with `error`, if there is one.
     """
 
     stream: OutputStream[Any]
     media_bytes: int = 0
     begun: bool = False
+    unread: bool = False
     progress: Progress | None = None
     updates: list[SequenceUpdate] = field(default_factory=list)
     error: JaxEngineError | None = None
@@ -109,6 +113,7 @@ class AsyncClient(Operations):
         self._woken = False
         self._open: dict[str, _Open] = {}
         self._unread: deque[_Open] = deque()
+        self._sinks: dict[int, TokenSinks[_Open]] = {}
 
     @property
     def facts(self) -> EngineFacts:
@@ -286,25 +291,47 @@ class AsyncClient(Operations):
         self.engines[outputs.engine] = outputs.statistics
         for reply in outputs.replies:
             self._answer(reply)
-        for update in outputs.updates:
-            found = self._open.get(update.request_id)
-            if found is None or found.progress is None:
-                continue  # of a request that has ended here, perhaps one before with the same id
-            if not found.updates:
-                self._unread.append(found)
-            found.updates.append(update)
+        for part in parts_of(outputs.updates):
+            if isinstance(part, Gained):
+                told, part = self._sinks_of(outputs.engine).take(part)
+                for found in told:
+                    self._let_read(found)
+            for update in part:
+                if (request := self._find(update.request_id)) is not None:
+                    request[0].updates.append(update)
+                    self._let_read(request[0])
         for failed in outputs.failed:
-            found = self._open.get(failed.request_id)
-            if found is not None and found.progress is not None:
-                found.error = failed.error
-                if not found.updates:
-                    self._unread.append(found)
+            if (request := self._find(failed.request_id)) is not None:
+                request[0].error = failed.error
+                self._let_read(request[0])
         self._tell_listeners(outputs)
+
+    def _sinks_of(self, engine: int) -> TokenSinks[_Open]:
+        """Where tokens of an engine go."""
+        if engine not in self._sinks:
+            self._sinks[engine] = TokenSinks(self._find_taken)
+        return self._sinks[engine]
+
+    def _find(self, request_id: str) -> tuple[_Open, Progress] | None:
+        """A request; None of one that has ended here, perhaps one before with the same id."""
+        found = self._open.get(request_id)
+        return None if found is None or found.progress is None else (found, found.progress)
+
+    def _find_taken(self, request_id: str) -> tuple[_Open, Progress] | None:
+        """A request all of whose updates were taken."""
+        request = self._find(request_id)
+        return None if request is None or request[0].updates else request
+
+    def _let_read(self, found: _Open) -> None:
+        if not found.unread:
+            found.unread = True
+            self._unread.append(found)
 
     def _build(self, *, until: float) -> None:
         """Build outputs until the time `until`; what is left then waits for its turn behind the event loop's other work."""
         while self._unread:
             found = self._unread.popleft()
+            found.unread = False
             updates, found.updates = found.updates[:UPDATES_AT_ONCE], found.updates[UPDATES_AT_ONCE:]
             progress = found.progress
             assert progress is not None
@@ -313,8 +340,12 @@ class AsyncClient(Operations):
             if self._open.get(request_id) is not found:
                 continue  # it was given up meanwhile, or has ended with those before
             if found.updates:
-                self._unread.append(found)  # others come first
-            output, ended = progress.process(updates) if updates else (None, None)
+                self._let_read(found)  # others come first
+            output, ended = None, None
+            if updates:
+                output, ended = progress.process(updates)
+            elif progress.tells_each:
+                output, ended = progress.tell()
             if ended is not None and self._error is None:
                 self._channel.send(ended)
             if progress.finished:

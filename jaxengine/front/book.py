@@ -95,6 +95,15 @@ class Entry:
         sequence.ended = update.finish_reason is not None
         return update
 
+    def gain(self, index: int, token: int, position: int, admission: Admission) -> bool:
+        """Note that a sequence that runs was delivered this token; False, and nothing noted, where it is not the next one."""
+        sequence = self._sequences[index]
+        if sequence.ended or len(sequence.tokens) != position:
+            return False
+        sequence.tokens.append(token)
+        sequence.admission = admission
+        return True
+
     def stop(self, index: int) -> None:
         """The front has ended this sequence, because of its text."""
         self._sequences[index].ended = True

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
+import numpy as np
+
 from jaxengine.contract.messages import Abort, Add, Cause, Done, Failed, Lost, Pause, Refused, Reply
 from jaxengine.contract.request import Request
+from jaxengine.contract.step_updates import Gained, StepUpdates, parts_of
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import EngineDeadError, JaxEngineError, PoisonError, RequestError
 from jaxengine.front.book import Book, Entry, MissingTokensError
@@ -125,8 +128,31 @@ class Dispatcher:
                     ward.pause(entry)
         self.place()
 
-    def take(self, ward: Ward, updates: tuple[SequenceUpdate, ...]) -> tuple[SequenceUpdate, ...]:
+    def take(self, ward: Ward, updates: Sequence[SequenceUpdate]) -> Sequence[SequenceUpdate]:
         """Note what an engine has told; the part of it that the client is to be told now."""
+        told: list[Sequence[SequenceUpdate]] = []
+        for part in parts_of(updates):
+            if isinstance(part, Gained):
+                gained, part = self._take_gained(ward, part)
+                told.append(StepUpdates([gained]))
+            told.append(self._take_each(ward, part))
+        return StepUpdates.joined(told)
+
+    def _take_gained(self, ward: Ward, gained: Gained) -> tuple[Gained, list[SequenceUpdate]]:
+        """Note the tokens of a step; what of it is told as it came, and the updates that have to be looked at."""
+        if self._suspects or self._submissions or ward.unanswered:
+            return gained.part(np.zeros(0, np.intp)), gained.updates()
+        roster, entries, odd = gained.roster, ward.entries, list[int]()
+        columns = (gained.of_rows(column) for column in (roster.request_ids, roster.indices, roster.admissions))
+        tokens, positions = gained.tokens.tolist(), gained.positions.tolist()
+        rows = zip(*columns, tokens, positions, strict=True)
+        for number, (request_id, index, admission, token, position) in enumerate(rows):
+            entry = entries.get(request_id)
+            if entry is None or not entry.gain(index, token, position, admission):
+                odd.append(number)
+        return gained.without(odd), gained.part(np.array(odd, np.intp)).updates() if odd else []
+
+    def _take_each(self, ward: Ward, updates: Sequence[SequenceUpdate]) -> Sequence[SequenceUpdate]:
         told: list[SequenceUpdate] = []
         all_are_told = True
         for update in updates:
@@ -141,7 +167,7 @@ class Dispatcher:
                 self._close(entry)
             elif self._suspects and ward.condemned is None:  # a step that hung and ended after all was its death
                 self._clear(ward, entry)
-        return updates if all_are_told else tuple(told)
+        return updates if all_are_told else told
 
     def lose(self, ward: Ward, state: State, cause: Cause) -> list[Asked]:
         """An engine is dead, so its requests wait for another, but for the one that it certainly died of.

@@ -25,7 +25,9 @@ from jaxengine.contract.messages import (
 from jaxengine.contract.metrics import EngineStatistics
 from jaxengine.contract.outputs import Output
 from jaxengine.contract.request import Request
+from jaxengine.contract.step_updates import Gained, parts_of
 from jaxengine.front.postprocess import Postprocessor, Progress
+from jaxengine.front.token_sinks import TokenSinks
 
 
 class InlineClient:
@@ -42,6 +44,7 @@ class InlineClient:
         self._numbers = itertools.count()
         self._versions = itertools.count(1)
         self._open: dict[str, Progress] = {}
+        self._sinks = TokenSinks(self._find)
 
     @property
     def facts(self) -> EngineFacts:
@@ -131,11 +134,15 @@ class InlineClient:
             EngineDeadError: a step failed, or the engine had stopped before. Every request in flight is lost.
         """
         due: dict[str, Progress] = {}
-        for update in self._engine.step():
-            # None: aborted, or under way when a stop string ended it
-            progress = self._open.get(update.request_id)
-            if progress is not None and progress.take(update):
-                due[update.request_id] = progress
+        for part in parts_of(self._engine.step()):
+            if isinstance(part, Gained):
+                told, part = self._sinks.take(part)
+                due |= {progress.request.request_id: progress for progress in told}
+            for update in part:
+                # None: aborted, or under way when a stop string ended it
+                progress = self._open.get(update.request_id)
+                if progress is not None and progress.take(update):
+                    due[update.request_id] = progress
         outputs = []
         for request_id, progress in due.items():
             output, ended = progress.tell()
@@ -150,6 +157,10 @@ class InlineClient:
     def close(self) -> None:
         """End the engine and free the device. Closing twice is fine."""
         self._engine.close()
+
+    def _find(self, request_id: str) -> tuple[Progress, Progress] | None:
+        progress = self._open.get(request_id)
+        return None if progress is None else (progress, progress)
 
     def _ask(self, question: Question) -> Done:
         """What came of a question that is not refused."""

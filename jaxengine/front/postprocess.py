@@ -18,7 +18,7 @@ from jaxengine.contract.outputs import (
 )
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind
-from jaxengine.contract.updates import SequenceUpdate
+from jaxengine.contract.updates import Admission, SequenceUpdate
 from jaxengine.front.pooled import aborted_output, pooled_output
 from jaxengine.front.prompt_positions import PromptPositions
 from jaxengine.front.sequence_output import SequenceOutput
@@ -78,6 +78,18 @@ class Progress:
         except Exception:
             return self._fail()
 
+    @property
+    def tells_each(self) -> bool:
+        """Whether a token alone is something to tell."""
+        return self._builder.tells_each
+
+    def sink(self, index: int, admission: Admission) -> list[int] | None:
+        """Where the tokens of one of its sequences may be put as they come, in the place of updates, which `tell` then tells of.
+
+        None where each has to be looked at. `admission` is how the sequence came to run.
+        """
+        return None if self.finished else self._builder.sink(index, admission)
+
     def tell(self) -> tuple[Output | None, Abort | None]:
         """What there is to say of the updates that were taken.
 
@@ -135,8 +147,13 @@ def _adapter_of(request: Request) -> LoRARequest | None:
 class _Pooling:
     """One request with pooling: a single update is all that comes."""
 
+    tells_each = False
+
     def __init__(self, request: Request) -> None:
         self.request = request
+
+    def sink(self, index: int, admission: Admission) -> None:
+        return None
 
     def take(self, update: SequenceUpdate) -> bool:
         self._update = update
@@ -169,7 +186,7 @@ class _Generation:
         self._positions: list[PositionLogprobs | None] | None = None if lazy else [None]
         self._clock = clock
         self._stopped: tuple[tuple[str, int], ...] = ()
-        self._tells_all = kind is not RequestOutputKind.FINAL_ONLY
+        self.tells_each = kind is not RequestOutputKind.FINAL_ONLY
         self._first_scheduled: float | None = None
         self._first_token: float | None = None
         self._prompt_logprobs_sent = False
@@ -186,7 +203,11 @@ class _Generation:
             self._num_running -= 1
             if sequence.stopped_by_text:
                 self._stopped = (*self._stopped, (update.request_id, update.index))
-        return self._tells_all or not self._num_running or bool(self._stopped)
+        return self.tells_each or not self._num_running or bool(self._stopped)
+
+    def sink(self, index: int, admission: Admission) -> list[int] | None:
+        """Where tokens of a sequence may be put; not before the first one, whose time is noted."""
+        return None if self._first_token is None else self._sequences[index].sink(admission)
 
     def tell(self) -> tuple[RequestOutput | None, tuple[tuple[str, int], ...]]:
         """The output after these updates, and the sequences that a stop string ended."""

@@ -51,12 +51,17 @@ class SequenceOutput:
         self.finished = False
         self._sent_text = 0
         self._sent_tokens = 0
-        self.has_news = False
+        self._end_is_told = False
         self.admission = Admission()
 
     @property
     def stopped_by_text(self) -> bool:
         return self._finish_reason == "stop" and isinstance(self._stop_reason, str)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something that was not told."""
+        return len(self._token_ids) > self._sent_tokens or self.finished is not self._end_is_told
 
     @property
     def began(self) -> bool:
@@ -66,13 +71,10 @@ class SequenceOutput:
         """Add an update's tokens, up to the one that completes a stop string."""
         token_ids, reason = update.token_ids, update.finish_reason
         if update.admission is not self.admission or not self._versions:
-            self._note_admission(update)
+            self._note_admission(update.admission, any_tokens=bool(token_ids))
         if reason is None and not self._reads_each:
-            if token_ids:
-                self._token_ids += token_ids
-                self.has_news = True
+            self._token_ids += token_ids
             return
-        self.has_news = self.has_news or bool(token_ids) or reason is not None
         hidden = len(token_ids) - 1 if reason == "stop" and not self._shows_stop else None
         for position, token_id in enumerate(token_ids):
             if self._num_logprobs is not None:
@@ -85,10 +87,17 @@ class SequenceOutput:
         if reason is not None:
             self._finish(reason, update.stop_reason)
 
-    def _note_admission(self, update: SequenceUpdate) -> None:
-        self.admission = update.admission
-        version = self.admission.weight_version
-        if update.token_ids and (not self._versions or self._versions[-1][0] != version):
+    def sink(self, admission: Admission) -> list[int] | None:
+        """Where its tokens may be put as they come from now on; None where each has to be looked at."""
+        if self._reads_each or self.finished:
+            return None
+        self._note_admission(admission, any_tokens=True)
+        return self._token_ids
+
+    def _note_admission(self, admission: Admission, *, any_tokens: bool) -> None:
+        self.admission = admission
+        version = admission.weight_version
+        if any_tokens and (not self._versions or self._versions[-1][0] != version):
             self._versions.append((version, len(self._token_ids)))
 
     def completion(self) -> CompletionOutput:
@@ -139,7 +148,7 @@ class SequenceOutput:
         held = 0 if self._stops is None or self.finished else self._stops.holdback
         self._sent_text = max(self._sent_text, len(self._text) - held)
         self._sent_tokens = len(self._token_ids)
-        self.has_news = False
+        self._end_is_told = self.finished
 
     def _read(self) -> bool:
         """Make text of the tokens that have come. True when that completed a stop string."""

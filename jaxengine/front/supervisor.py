@@ -258,7 +258,7 @@ class Supervisor:
             statistics=ward.statistics,
             busy=bool(ward.entries),
             replies=tuple(replies),
-            updates=tuple(updates),
+            updates=updates,
             failed=tuple(failed),
             lost=tuple(lost),
         )

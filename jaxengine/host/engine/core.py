@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from buckets import ReadyShapes
 from jaxengine.contract.batch import Batch, Pending, Runner
 from jaxengine.contract.messages import Abort, Pause
 from jaxengine.contract.request import Request
+from jaxengine.contract.step_updates import StepUpdates
 from jaxengine.contract.tiers import NO_TIER_STATS, TierStats
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import EngineDeadError
@@ -156,7 +157,7 @@ class EngineCore:
         """Forget all cached prefixes; False, and nothing changed, while any request has not ended."""
         return self.scheduler.reset_prefix_cache()
 
-    def step(self) -> list[SequenceUpdate]:
+    def step(self) -> StepUpdates:
         """Launch one step, and return what those changed that it had to wait for, in no particular order.
 
         Raises:
@@ -167,14 +168,14 @@ class EngineCore:
             news = self._advance()
         except Exception as error:
             raise self.die(f"a step failed: {type(error).__name__}: {error}") from error
-        changed = self.scheduler.take_stranded()
-        self.recorder.take(changed, time.monotonic())
+        changed: list[Sequence[SequenceUpdate]] = [self.scheduler.take_stranded()]
+        self.recorder.take(changed[0], time.monotonic())
         for flight, ready, updates in news:
             self.recorder.take(updates, ready)
             self.recorder.end_step(flight.batch, launched=flight.launched, ready=ready, more=self.has_unfinished)
-            changed += updates
+            changed.append(updates)
         self._forget_idle_steps()
-        return changed
+        return StepUpdates.joined(changed)
 
     def _forget_idle_steps(self) -> None:
         """Without any request nobody waits for what the step in flight brings."""
@@ -280,5 +281,5 @@ class EngineCore:
         return EngineDeadError(f"the engine has stopped ({reason}); {len(lost)} requests in flight are lost")
 
 
-_Committed = tuple[_Flight, float, list[SequenceUpdate]]
+_Committed = tuple[_Flight, float, StepUpdates]
 """A step, when its result was on the host, and what it brought."""

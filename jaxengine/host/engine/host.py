@@ -28,6 +28,7 @@ from jaxengine.contract.messages import (
 )
 from jaxengine.contract.metrics import EngineStatistics
 from jaxengine.contract.request import Request
+from jaxengine.contract.step_updates import StepUpdates
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import EngineDeadError, JaxEngineError, RequestError, UnsupportedError
 from jaxengine.grammar.compiler import GrammarCompiler
@@ -145,7 +146,7 @@ class EngineHost:
             tiers=self.core.tier_stats,
         )
 
-    def step(self) -> list[SequenceUpdate]:
+    def step(self) -> StepUpdates:
         """Run a step; what it, or the one before it, changed.
 
         Raises:

@@ -20,6 +20,7 @@ from jaxengine.contract.messages import (
     StepOutputs,
 )
 from jaxengine.contract.metrics import EngineStatistics, FinishedRequest, FinishedSequence, StepStats
+from jaxengine.contract.step_updates import StepUpdates
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import EngineDeadError
 from jaxengine.host.engine.deferred import Deferred
@@ -154,7 +155,7 @@ class EngineLoop:
             statistics=self._told,
             busy=self._host.has_work,
             replies=tuple(replies),
-            updates=tuple(updates),
+            updates=StepUpdates.joined([updates]),
             finished_steps=tuple(self._finished_steps),
             finished=tuple(self._finished),
             lost=tuple(self._lost),

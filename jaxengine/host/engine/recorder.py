@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from jaxengine.contract.batch import Batch
 from jaxengine.contract.metrics import (
@@ -15,8 +18,10 @@ from jaxengine.contract.metrics import (
     StepStats,
 )
 from jaxengine.contract.request import Request
+from jaxengine.contract.step_updates import Gained, Roster, parts_of
 from jaxengine.contract.updates import Admission, SequenceUpdate
 
+UNKNOWN = -1
 NO_OUTPUT = frozenset({"abort", "error"})
 """Why a sequence may end that never yielded anything."""
 
@@ -32,6 +37,8 @@ class Recorder:
     def __init__(self) -> None:
         self._listeners: list[StatsListener] = []
         self._requests: dict[str, _RequestTimes] = {}
+        self._columns = _Columns()
+        self._roster: tuple[Roster, NDArray[np.intp]] = Roster([], [], []), np.zeros(0, np.intp)
         self._first_tokens: list[FirstToken] = []
         self._gaps: Counter[float] = Counter()
         self._num_generated = 0
@@ -47,13 +54,61 @@ class Recorder:
     def add(self, request: Request, now: float) -> None:
         """Begin to follow a request. What it had yielded on another engine is not told again."""
         if self._listeners:
-            self._requests[request.request_id] = _RequestTimes(request, now)
+            self._requests[request.request_id] = _RequestTimes(request, now, self._columns)
 
     def take(self, updates: Sequence[SequenceUpdate], now: float) -> None:
-        """Note what one step yielded; `now` is when it reached the host."""
+        """Note what one step yielded, of a sequence in one update; `now` is when it reached the host."""
         if not self._listeners:
             return
-        requests, lasts, num_generated = self._requests, list[float](), 0
+        for part in parts_of(updates):
+            if isinstance(part, Gained):
+                self._take_gained(part, now)
+            else:
+                self._take_each(part, now)
+
+    def _take_gained(self, gained: Gained, now: float) -> None:
+        """A token each, for all together."""
+        places = self._places_of(gained.roster)
+        if gained.rows is not None:
+            places = places[gained.rows]
+        if places.min(initial=0) == UNKNOWN:
+            self._take_each(gained.updates(), now)
+        else:
+            self._num_generated += len(places)
+            self._take_tokens(places, now)
+
+    def _places_of(self, roster: Roster) -> NDArray[np.intp]:
+        """The place of each sequence of a roster among the columns, or `UNKNOWN` where it has none.
+
+        Those that end meanwhile are in the roster's news no more, so what has their places then does not matter.
+        """
+        known, places = self._roster
+        if known is roster:
+            return places
+        found = []
+        for request_id, index, admission in zip(roster.request_ids, roster.indices, roster.admissions, strict=True):
+            request = self._requests.get(request_id)
+            sequence = None if request is None else request.sequences.get(index)
+            if sequence is not None:
+                sequence.admission = admission
+            found.append(UNKNOWN if sequence is None else sequence.place)
+        self._roster = roster, np.array(found, np.intp)
+        return self._roster[1]
+
+    def _take_tokens(self, places: NDArray[np.intp], now: float) -> None:
+        """Sequences that had some gained a token each. Those that decode together share the time since the one before."""
+        columns = self._columns
+        lasts = columns.last_token[places]
+        columns.last_token[places] = now
+        columns.num_generated[places] += 1
+        if (lasts == lasts[0]).all():
+            self._gaps[now - float(lasts[0])] += len(lasts)
+        else:
+            for last, times in Counter(lasts.tolist()).items():
+                self._gaps[now - last] += times
+
+    def _take_each(self, updates: Sequence[SequenceUpdate], now: float) -> None:
+        requests, columns, places, num_generated = self._requests, self._columns, list[int](), 0
         for update in updates:
             request_id, number, token_ids, _, admission, _, reason, _, num_drafts, num_right, _, _ = update
             count = len(token_ids)
@@ -66,26 +121,25 @@ class Recorder:
                 if reason in NO_OUTPUT and not count:
                     self._lose_sequence(request, reason)
                     continue
-                sequence = request.sequences[number] = _SequenceTimes(request, number, admission, now)
+                sequence = request.begin(number, admission, now)
                 self._first_tokens.append(sequence.first_token_stats())
-                sequence.num_generated = count
-                count -= 1
+                columns.num_generated[sequence.place] = min(1, count)
+                count = max(0, count - 1)
             else:
-                sequence.num_generated += count
                 sequence.admission = admission
             if count == 1:
-                lasts.append(sequence.last_token)
-                sequence.last_token = now
+                places.append(sequence.place)
             elif count:
                 self._gaps[(now - sequence.last_token) / count] += count
-                sequence.last_token = now
+                columns.last_token[sequence.place] = now
+                columns.num_generated[sequence.place] += count
             if num_drafts:
                 self._drafts[num_drafts, num_right] += 1
             if reason is not None:
                 self._ended.append((sequence, reason))
         self._num_generated += num_generated
-        for last, times in Counter(lasts).items():  # those that decode together share it
-            self._gaps[now - last] += times
+        if places:
+            self._take_tokens(np.array(places), now)
 
     def stop(self, request_id: str, index: int) -> None:
         """A stop string ended this sequence, unless its tokens had ended it before that was found."""
@@ -94,13 +148,16 @@ class Recorder:
         if sequence is not None and not sequence.ended:
             self._finish(sequence, "stop", sequence.last_token)
 
-    def forget(self, request_id: str) -> None:
-        """Follow a request no more: it goes on elsewhere."""
-        self._requests.pop(request_id, None)
+    def forget(self, request_id: str) -> _RequestTimes | None:
+        """Follow a request no more: it goes on elsewhere. What was known of it."""
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            self._columns.give_back(sequence.place for sequence in request.sequences.values())
+        return request
 
     def lose(self, request_id: str, finish_reason: str) -> None:
         """A request ended before its time."""
-        request = self._requests.pop(request_id, None)
+        request = self.forget(request_id)
         if request is None:
             return
         for listener in self._listeners:
@@ -110,7 +167,7 @@ class Recorder:
         """A sequence ended without a token: there is nothing to tell of it but why."""
         request.num_unfinished -= 1
         if not request.num_unfinished:
-            del self._requests[request.request.request_id]
+            self.forget(request.request.request_id)
         for listener in self._listeners:
             listener.on_lost(finish_reason, 1)
 
@@ -146,10 +203,10 @@ class Recorder:
         request = sequence.request
         request.num_unfinished -= 1
         whole = None
-        if not request.num_unfinished:
-            del self._requests[request.request.request_id]
-            whole = request.finished_stats()
         finished = sequence.finished_stats(reason, now)
+        if not request.num_unfinished:
+            whole = request.finished_stats()
+            self.forget(request.request.request_id)
         for listener in self._listeners:
             listener.on_finished(finished, whole)
 
@@ -170,21 +227,52 @@ def _draft_stats(drafts: Counter[tuple[int, int]]) -> DraftStats:
 NO_DRAFTS = DraftStats()
 
 
+class _Columns:
+    """What changes with every token of a sequence, by its place: when the last one came, and how many there were."""
+
+    def __init__(self) -> None:
+        self.last_token = np.zeros(0)
+        self.num_generated = np.zeros(0, np.int64)
+        self._free: list[int] = []
+
+    def take(self, now: float) -> int:
+        """A place for a sequence whose first token comes now."""
+        if not self._free:
+            size = len(self.last_token)
+            more = max(64, size)
+            self.last_token = np.append(self.last_token, np.zeros(more))
+            self.num_generated = np.append(self.num_generated, np.zeros(more, np.int64))
+            self._free += range(size + more - 1, size - 1, -1)
+        place = self._free.pop()
+        self.last_token[place], self.num_generated[place] = now, 0
+        return place
+
+    def give_back(self, places: Iterable[int]) -> None:
+        """Let others have these places."""
+        self._free += places
+
+
 class _RequestTimes:
     """A request and those of its sequences that have yielded something."""
 
-    __slots__ = ("num_unfinished", "request", "sequences")
+    __slots__ = ("columns", "num_unfinished", "request", "sequences")
 
-    def __init__(self, request: Request, now: float) -> None:
+    def __init__(self, request: Request, now: float, columns: _Columns) -> None:
         self.request = request
+        self.columns = columns
         self.num_unfinished = request.sampling.n - sum(each.ended for each in request.history)
         self.sequences: dict[int, _SequenceTimes] = {}
         for index, history in enumerate(request.history):
             if history.token_ids:
-                sequence = self.sequences[index] = _SequenceTimes(self, index, history.admission, now)
+                sequence = self.begin(index, history.admission, now)
                 sequence.first_token = sequence.scheduled  # nobody here knows when it was: all is decoding
-                sequence.num_generated = len(history.token_ids)
+                columns.num_generated[sequence.place] = len(history.token_ids)
                 sequence.ended = history.ended
+
+    def begin(self, index: int, admission: Admission, now: float) -> _SequenceTimes:
+        """A sequence yields its first token."""
+        sequence = self.sequences[index] = _SequenceTimes(self, index, admission, now, self.columns.take(now))
+        return sequence
 
     def finished_stats(self) -> FinishedRequest:
         generated = [sequence.num_generated for sequence in self.sequences.values()]
@@ -206,22 +294,29 @@ class _SequenceTimes:
         "ended",
         "first_token",
         "index",
-        "last_token",
-        "num_generated",
+        "place",
         "request",
         "scheduled",
     )
 
-    def __init__(self, request: _RequestTimes, index: int, admission: Admission, now: float) -> None:
+    def __init__(self, request: _RequestTimes, index: int, admission: Admission, now: float, place: int) -> None:
         arrival = request.request.arrival
         self.request = request
         self.index = index
         self.admission = admission
         scheduled = admission.first_scheduled_time
         self.scheduled = arrival if scheduled is None else scheduled
-        self.first_token = self.last_token = now
-        self.num_generated = 0
+        self.first_token = now
+        self.place = place
         self.ended = False
+
+    @property
+    def last_token(self) -> float:
+        return float(self.request.columns.last_token[self.place])
+
+    @property
+    def num_generated(self) -> int:
+        return int(self.request.columns.num_generated[self.place])
 
     def first_token_stats(self) -> FirstToken:
         request = self.request.request

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from jaxengine.contract.batch import Floats, Pool, Row, RowLogprobs, Score, StepResult
+from jaxengine.contract.step_updates import Gained, StepUpdates
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.host.scheduler.assembly import Assembly
 from jaxengine.host.scheduler.finish import finish_after
@@ -17,15 +18,22 @@ Logprobs = tuple[RowLogprobs | None, ...]
 
 @dataclass(slots=True)
 class Applied:
-    """What one result has changed: the news of each sequence; those whose tokens fill another page, and those that ended.
+    """What one result has changed: the news of each sequence, of steady ones what they `gained`; those whose tokens fill another
+    page, and those that ended.
 
     `due` are those who are steady and were to be looked at.
     """
 
+    gained: Gained | None = None
     updates: list[SequenceUpdate] = field(default_factory=list)
     filled: list[Sequence] = field(default_factory=list)
     ended: list[Sequence] = field(default_factory=list)
     due: list[Sequence] = field(default_factory=list)
+
+    @property
+    def news(self) -> StepUpdates:
+        """All of it that is told."""
+        return StepUpdates([self.updates] if self.gained is None else [self.gained, self.updates])
 
 
 def apply_result(step: Assembly, result: StepResult, steady: Steady) -> Applied:
@@ -80,10 +88,8 @@ def _apply_steady(rows: SteadyRows, result: StepResult, applied: Applied, steady
     tokens = array.tolist()
     alone, applied.due = steady.alone(rows, tokens)
     positions = steady.take(rows, array)
-    updates = SequenceUpdate.of_tokens(rows.request_ids, rows.indices, tokens, logprobs, rows.admissions, positions)
-    for number in reversed(alone):
-        del updates[number]
-    applied.updates += updates
+    some = None if logprobs.count(None) == len(logprobs) else logprobs
+    applied.gained = Gained(rows.roster, array, positions, some).without(alone)
     if alone:
         sequences = [rows.sequences[number] for number in alone]
         of_rows = tuple([logprobs[number] for number in alone])

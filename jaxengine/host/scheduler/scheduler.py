@@ -12,6 +12,7 @@ from jaxengine.contract.batch import Batch, Masks, StepResult
 from jaxengine.contract.media import Encoding
 from jaxengine.contract.metrics import NO_ENCODERS, SchedulerStats
 from jaxengine.contract.request import Request
+from jaxengine.contract.step_updates import StepUpdates
 from jaxengine.contract.tiers import Answer, Ended, Loaded, Staged
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import ConfigError, RequestError
@@ -361,7 +362,7 @@ class Scheduler:
         assert self._in_flight[0][0] is batch
         return changing_masks(self._in_flight[0][1].masking)
 
-    def commit(self, batch: Batch, result: StepResult) -> list[SequenceUpdate]:
+    def commit(self, batch: Batch, result: StepResult) -> StepUpdates:
         """Take in the results of `batch`: sequences gain tokens, offer the pages these fill to others, and end.
 
         Sequences that ended while the step ran (aborted, or stopped by the step before) are passed over.
@@ -374,13 +375,14 @@ class Scheduler:
         steady = self._placement.steady
         applied = apply_result(self._in_flight[0][1], result, steady)
         self._in_flight.popleft()
+        news = applied.news
         if self.draft_length is not None:
             self.draft_length.forget()
-            drafts = Counter((update.num_draft_tokens, update.num_accepted_tokens) for update in applied.updates)
+            drafts = Counter((update.num_draft_tokens, update.num_accepted_tokens) for update in news)
             for (num_drafts, num_right), times in drafts.items():
                 self.draft_length.note(num_drafts, num_right, times)
         if self.limits.scheduling_policy == "fair":
-            for update in applied.updates:
+            for update in news:
                 self._placement.note_output(self._groups[update.request_id].request.share, len(update.token_ids))
         for sequence in applied.filled:
             self._placement.pages.publish(sequence)
@@ -390,7 +392,7 @@ class Scheduler:
             self._placement.sweep()
         if applied.due:
             steady.watch_tokens(applied.due)
-        return applied.updates
+        return news
 
     def check_idle(self) -> None:
         """Prove that without any request no page is held and none was lost.

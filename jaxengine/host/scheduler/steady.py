@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxengine.contract.batch import Int32s
-from jaxengine.contract.updates import Admission
+from jaxengine.contract.step_updates import Roster
 from jaxengine.host.scheduler.sequence import Sequence
 
 RECENT = 64
@@ -21,9 +21,7 @@ class SteadyRows:
     sequences: list[Sequence]
     slots: list[int]
     places: Int32s
-    request_ids: list[str]
-    indices: list[int]
-    admissions: list[Admission]
+    roster: Roster
     ends: list[frozenset[int | None]]
     all_ends: frozenset[int | None]
 
@@ -35,9 +33,11 @@ class SteadyRows:
             sequences,
             slots,
             np.array(slots, np.int32),
-            [sequence.request_id for sequence in sequences],
-            [sequence.index for sequence in sequences],
-            [sequence.admission for sequence in sequences],
+            Roster(
+                [sequence.request_id for sequence in sequences],
+                [sequence.index for sequence in sequences],
+                [sequence.admission for sequence in sequences],
+            ),
             ends,
             frozenset[int | None]().union(*set(ends)),
         )
@@ -154,12 +154,11 @@ class Steady:
         self._planned += 1
         return rows, starts
 
-    def take(self, rows: SteadyRows, tokens: Int32s) -> list[int]:
+    def take(self, rows: SteadyRows, tokens: Int32s) -> Int32s:
         """These come back for the rows of a step; how many tokens of output each has had. Those `alone` take theirs by
         themselves."""
         self._recent[rows.places, self._known % RECENT] = tokens
-        positions: list[int] = (self._outputs[rows.places] + self._known).tolist()
-        return positions
+        return (self._outputs[rows.places] + self._known).astype(np.int32)
 
     def alone(self, rows: SteadyRows, tokens: list[int]) -> tuple[list[int], list[Sequence]]:
         """The numbers of the rows of those who left and of those whom these tokens end; and who else is due with them."""

@@ -1,0 +1,53 @@
+"""Tokens that came together make the same outputs as updates, and what has to be looked at comes as updates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxengine.contract.outputs import RequestOutput
+from jaxengine.contract.sampling_params import RequestOutputKind
+from jaxengine.contract.step_updates import Gained, Roster
+from jaxengine.contract.updates import Admission, SequenceUpdate
+from jaxengine.front.postprocess import Postprocessor, Progress
+from jaxengine.front.token_sinks import TokenSinks
+from tests.harness import make_request
+
+ADMISSION = Admission(weight_version="1")
+
+
+def begun(request_id: str, kind: RequestOutputKind) -> Progress:
+    progress = Postprocessor(None, output_kind=kind).begin(make_request(request_id, [1, 2], max_tokens=5))
+    progress.take(SequenceUpdate.of_token(request_id, 0, 3, None, Admission(weight_version="0"), 0))
+    return progress
+
+
+def test_tokens_go_where_updates_would_have_put_them() -> None:
+    kinds = {"quiet": RequestOutputKind.FINAL_ONLY, "stream": RequestOutputKind.DELTA}
+    open_ = {name: begun(name, kind) for name, kind in kinds.items()}
+    away = {"late": begun("late", RequestOutputKind.DELTA)}
+    sinks = TokenSinks(lambda name: (name, open_[name]) if name in open_ else None)
+    roster = Roster(["quiet", "late", "stream"], [0, 0, 0], [ADMISSION] * 3)
+
+    def step(*tokens: int, position: int, rows: list[int] | None = None) -> tuple[list[str], list[SequenceUpdate]]:
+        places = None if rows is None else np.array(rows, np.int32)
+        columns = np.array(tokens, np.int32), np.full(len(tokens), position, np.int32)
+        return sinks.take(Gained(roster, *columns, rows=places))
+
+    told, left = step(4, 5, 6, position=1)
+    assert told == ["stream"]
+    assert left == [SequenceUpdate.of_token("late", 0, 5, None, ADMISSION, 1)]
+    away["late"].take(left[0])
+    open_ |= away  # it has taken all that came before
+    assert step(7, 8, position=2, rows=[1, 2]) == (["late", "stream"], [])
+
+    output, _ = open_["late"].tell()
+    assert isinstance(output, RequestOutput)
+    assert output.outputs[0].token_ids == (3, 5, 7)
+    output, _ = open_["stream"].tell()
+    assert isinstance(output, RequestOutput)
+    assert output.outputs[0].token_ids == (3, 6, 8)
+    assert [(each.version, each.num_tokens) for each in output.outputs[0].weight_versions] == [("0", 1), ("1", 2)]
+    end = SequenceUpdate("quiet", 0, (9,), (None,), ADMISSION, finish_reason="length", position=2)
+    output, _ = open_["quiet"].process([end])
+    assert isinstance(output, RequestOutput)
+    assert output.outputs[0].token_ids == (3, 4, 9)
