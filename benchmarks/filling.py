@@ -268,7 +268,7 @@ class Filling:
         """The same for few rows: how many visits there are, each one's group and rows, and windows or the rows that are taken."""
         given, (places, _), (groups, *_) = shapes[4][0], *shapes[5:7]
         taken = shapes[1][0] == groups
-        window = None if taken else min(tpu_few.WINDOW, places)
+        window = None if taken else tpu_few.window_rows(places, groups)
         sizes = jnp.asarray(self._sizes(groups), jnp.int32)
         scalars = tpu_few.visits(sizes, places=given if taken else places, window=window)
         return _listed([*map(np.atleast_1d, scalars), *([np.arange(given) % places] if taken else [])])

@@ -91,8 +91,8 @@ def grouped_scaled_matmul(
         x = tpu_float4.ordered(x, chip)  # before rows are taken, as some are taken often
     kept = Kept(group, scales.shape[1], read_together(scales), pairs, chip)
     factors = (scales,) if zeros is None else (scales, zeros)
-    if tpu_few.is_way(chip, x, weights, rows):
-        return tpu_few.multiply(chip, kept, jnp.dtype(dtype), x, weights, sizes, rows, *factors)
+    if few := tpu_few.fitting(chip, x, weights, rows):
+        return tpu_few.multiply(chip, kept, jnp.dtype(dtype), few[0], weights, sizes, few[1], *factors)
     groups, count = len(sizes), len(x if rows is None else rows)
     block = block_rows(count, groups)
     blocks_of = -(-sizes // block)

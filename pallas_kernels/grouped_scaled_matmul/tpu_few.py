@@ -16,24 +16,26 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_kernels.grouped_matmul.groups import taken
 from pallas_kernels.grouped_scaled_matmul.tpu_matrix import Kept, each_columns, most_columns, outputs_of_block
 from pallas_kernels.tpu.chip import MIB, SIMULATED, Chip
 
 MOST_TAKEN, MOST_ROWS = 128, 2048
-"""Rows that are taken, and places of rows by group, up to which this is the way."""
+"""Rows of which the kernel takes some, and places of rows by group, up to which this is the way."""
 SIMULATED_ROWS = 128
 """The latter in tests, which have both ways."""
-WINDOW, TILE = 64, 16
+LEAST_WINDOW, MOST_WINDOW, TILE = 64, 256, 16
 """Sorted rows that are multiplied at once, and those that a tile of bfloat16 has."""
 
 
-def is_way(chip: Chip, x: Any, weights: Any, rows: Any) -> bool:
-    """Whether rows are so few."""
+def fitting(chip: Chip, x: jax.Array, weights: jax.Array, rows: Any) -> tuple[jax.Array, Any] | None:
+    """Rows and which of them are taken, as `multiply` takes them; None: they are too many. Of many rows some are taken by XLA."""
     count = len(x if rows is None else rows)
-    most = SIMULATED_ROWS if chip.name == SIMULATED else MOST_ROWS
-    if count > most or (rows is not None and len(x) > MOST_TAKEN):
-        return False
-    return _vmem_bytes(weights, len(x), count) <= chip.vmem_bytes // 2
+    if count > (SIMULATED_ROWS if chip.name == SIMULATED else MOST_ROWS):
+        return None
+    if rows is not None and len(x) > MOST_TAKEN:
+        x, rows = taken(x, rows), None
+    return (x, rows) if _vmem_bytes(weights, len(x), count) <= chip.vmem_bytes // 2 else None
 
 
 def multiply(
@@ -49,7 +51,7 @@ def multiply(
     """`x [N, I]` in bfloat16 -> `[M, O]`; `factors` are scales and zeros."""
     count = len(x if rows is None else rows)
     places = -(-count // TILE) * TILE
-    window = None if rows is not None else min(WINDOW, places)
+    window = None if rows is not None else window_rows(places, len(sizes))
     if rows is None:
         x = jnp.pad(x, ((0, places - count), (0, 0)))
     scalars = visits(sizes, places=places, window=window)
@@ -57,6 +59,11 @@ def multiply(
         chip, kept, (window, places, dtype), scalars if rows is None else (*scalars, rows), x, weights, factors
     )
     return found[:count]
+
+
+def window_rows(places: int, groups: int) -> int:
+    """Of so many rows those that are multiplied at once: more than a group has on average, so that its matrix is made once."""
+    return min(places, MOST_WINDOW, max(LEAST_WINDOW, pl.next_power_of_2(places // groups + TILE)))
 
 
 def visits(sizes: jax.Array, *, places: int, window: int | None) -> tuple[jax.Array, ...]:
@@ -98,7 +105,7 @@ def _call(
     outputs = factors[0].shape[2]
     wide = outputs_of_block(outputs)
     given_factors, shape, of_factors = kept.blocks(factors, wide)
-    taken = [] if window is not None else [pltpu.VMEM((len(x), wide), jnp.float32)]
+    of_all = [] if window is not None else [pltpu.VMEM((len(x), wide), jnp.float32)]
     return pl.pallas_call(
         functools.partial(_kernel, kept=kept, window=window, factors=len(factors)),
         name="few_grouped_scaled_matmul",
@@ -114,7 +121,7 @@ def _call(
             scratch_shapes=[
                 *kept.scratch(shape, len(factors)),
                 pltpu.VMEM((places, wide), jnp.float32),
-                *taken,
+                *of_all,
             ],
         ),
         out_shape=jax.ShapeDtypeStruct((places, outputs), dtype),
@@ -122,7 +129,12 @@ def _call(
             dimension_semantics=("parallel", "arbitrary"),
             vmem_limit_bytes=min(chip.vmem_bytes * 7 // 8, _vmem_bytes(weights, len(x), places) + 16 * MIB),
         ),
-    )(*given, x, weights, *given_factors)
+    )(*given, x, _where_it_lies(chip, weights), *given_factors)
+
+
+def _where_it_lies(chip: Chip, weights: jax.Array) -> jax.Array:
+    """Read in HBM: XLA would move matrices into VMEM first, those as well that no row goes to."""
+    return weights if chip.name == SIMULATED else pltpu.with_memory_space_constraint(weights, pltpu.HBM)
 
 
 def _kernel(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 LINE = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
 SHAPE = re.compile(r"\b([a-z]+\d*)(?:e\dm\d\w*)?\[([\d,]*)\](?:\{([^}]*)\})?")
 NAME = re.compile(r'op_name="([^"]*)"')
 CALLS = re.compile(r"calls=%([\w.\-]+)")
+BODY = re.compile(r"body=%([\w.\-]+)")
 COMPUTATION = re.compile(r"^%([\w.\-]+) \(.*?\{$(.*?)^\}", re.M | re.S)
 OPERAND = re.compile(r"%([\w.\-]+)")
 OTHER_MEMORY = re.compile(r"S\([1-9]")
@@ -18,7 +20,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("recurrences", r"op:gated_delta/.*pallas_call"),
     ("cache writes", r"op:write_(kv|latents)"),
     ("experts", r"op:grouped_(scaled_)?matmul"),
-    ("routing", r"top_k|argsort|take_along_axis|ragged-dot-metadata"),
+    ("routing", r"top_k|argsort|/sort$|take_along_axis|ragged-dot-metadata"),
     ("rotation", r"op:rotate(?!.*layout_constraint)"),
     ("products", r"dot_general|op:matmul"),
     ("norms", r"op:inverse_root|op:mean_last|^[^)]*rsqrt"),
@@ -60,9 +62,18 @@ class Instruction:
 
 
 def entry(hlo: str) -> list[Instruction]:
-    """The instructions of the entry computation, in their order."""
-    lines = hlo.partition("\nENTRY ")[2].partition("\n}")[0].splitlines()
-    return [Instruction(match[1], match[3], match[2], match[4]) for line in lines if (match := LINE.match(line))]
+    """The instructions of the entry computation, in their order; those of a loop's body in the place of the loop, once."""
+    bodies = dict(COMPUTATION.findall(hlo))
+    return _passed(hlo.partition("\nENTRY ")[2].partition("\n}")[0], bodies)
+
+
+def _passed(text: str, bodies: Mapping[str, str]) -> list[Instruction]:
+    found: list[Instruction] = []
+    for match in filter(None, map(LINE.match, text.splitlines())):
+        instruction = Instruction(match[1], match[3], match[2], match[4])
+        body = BODY.search(instruction.rest) if instruction.opcode == "while" else None
+        found += [instruction] if body is None else _passed(bodies[body[1]], bodies)
+    return found
 
 
 def sizes_of(text: str) -> tuple[int, ...]:

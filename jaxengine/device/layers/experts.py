@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from flax import nnx
 from jaxengine.device.layers.activation import ACTIVATIONS, Gate, gated
 from jaxengine.device.layers.adapters import AdapterSpec, ExpertAdapterSlots, rows_by_group
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.expert_rows import Pairs, own_rows, sum_by_blocks, sum_by_rank
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.mlp import MLP, GatedMLP
 from jaxengine.device.layers.routing import Routing, SparseMixer
@@ -161,7 +163,7 @@ class SparseMLP(nnx.Module):
                 *(axes for part in parts for axes in part.axes),
                 *(of for each in adapted for of in each.axes),
             ),
-            outputs=("tokens", "embed"),
+            outputs=("split_tokens" if self._splits(len(x)) else "tokens", "embed"),
         )
         arrays = [array for part in parts for array in part.arrays()]
         arrays += [array for each in adapted for array in each.arrays()]
@@ -182,54 +184,75 @@ class SparseMLP(nnx.Module):
         adapters: jax.Array | None,
         *arrays: jax.Array,
     ) -> jax.Array:
-        """What this device's experts add for each token, float32 `[N, E]`, summed over the devices.
+        """What this device's experts add for each token, `[N, E]`, summed over the devices: float32, or the device's own tokens.
 
         `x [N, E]`; `weights` and `experts [N, k]` of each token, an expert of no token's being `count`; with `adapters [N]` those
         that tokens go through; the arrays of matrices, and behind them of adapters.
         """
         layout, given = self.context.layout, iter(arrays)
-        *before, (_, down) = ((part, tuple(itertools.islice(given, len(part.names)))) for part in self._parts)
+        matrices = [(part, tuple(itertools.islice(given, len(part.names)))) for part in self._parts]
         of_adapters = list(given)
-        count = down[0].shape[0]
+        count = matrices[-1][1][0].shape[0]
         if layout.mesh is not None:
             experts = experts - jax.lax.axis_index(layout.across("experts")) * count
         here = (experts >= 0) & (experts < count)
-        # Rows are pairs of a token and an expert, sorted by expert; those of other devices and of padding are the last.
-        expert_of_pair = jnp.where(here, experts, count).reshape(-1)
-        order = jnp.argsort(expert_of_pair, stable=True)
-        sizes = (expert_of_pair[:, None] == jnp.arange(count)).sum(axis=0, dtype=jnp.int32)
-        rows, expert_of_row = order // self.shape.routing.chosen, expert_of_pair[order]
+        pairs = Pairs.sort(jnp.where(here, experts, count), weights, count)
+        weighs_input = self.shape.weighs_input
+
+        def outer(pairs: Pairs) -> jax.Array:
+            return self._multiply(x, pairs, matrices, adapters, of_adapters)
+
+        most = own_rows(experts.size, layout, self.context.platform)
+        splits = self._splits(len(x))
+        dtype = self.context.activation_dtype if splits else jnp.float32
+        if most < experts.size:
+            mixed = sum_by_blocks(outer, pairs, weigh=not weighs_input, most=most, shape=x.shape, dtype=dtype)
+        else:
+            mixed = sum_by_rank(outer(pairs), pairs, here, jnp.ones_like(weights) if weighs_input else weights)
+            mixed = mixed.astype(dtype)
+        if layout.mesh is None:
+            return mixed
+        if splits:
+            return jax.lax.psum_scatter(mixed, layout.across("split_tokens"), scatter_dimension=0, tiled=True)
+        return jax.lax.psum(mixed, (*layout.across("experts"), *layout.across("expert_mlp")))
+
+    def _splits(self, tokens: int) -> bool:
+        """Whether sums of so many tokens go to the device that has their part of the residual stream, as `Linear`'s do."""
+        layout = self.context.layout
+        return not layout.own_tokens and layout.splits_stream(tokens, platform=self.context.platform)
+
+    def _multiply(
+        self,
+        x: jax.Array,
+        pairs: Pairs,
+        matrices: Sequence[tuple[ExpertMatrices, tuple[jax.Array, ...]]],
+        adapters: jax.Array | None,
+        of_adapters: Sequence[jax.Array],
+    ) -> jax.Array:
+        """`x [N, E]` -> what experts give for each pair `[M, E]`."""
+        *before, (_, down) = matrices
+        rows, count = pairs.numbers // self.shape.routing.chosen, len(pairs.sizes)
         groups = None
         if adapters is not None:  # an expert of an adapter is a group
             slots = of_adapters[0].shape[0]
             adapter = adapters[rows]
-            through = (expert_of_row < count) & (adapter < slots)
-            groups = rows_by_group(jnp.where(through, adapter * count + expert_of_row, slots * count), slots * count)
+            through = (pairs.experts < count) & (adapter < slots)
+            groups = rows_by_group(jnp.where(through, adapter * count + pairs.experts, slots * count), slots * count)
         beside = iter(of_adapters)
 
-        def multiplied(part: ExpertMatrices, x: jax.Array, own: tuple[jax.Array, ...], taken: Any = None) -> jax.Array:
-            y = part.multiply(x, sizes, expert_of_row, own, rows=taken)
+        def multiplied(
+            part: ExpertMatrices, x: jax.Array, arrays: tuple[jax.Array, ...], taken: Any = None
+        ) -> jax.Array:
+            y = part.multiply(x, pairs.sizes, pairs.experts, arrays, rows=taken)
             if part.adapters is None or groups is None:
                 return y
             x = x if taken is None else jnp.take(x, taken, axis=0, mode="clip")
             return part.adapters.add(y, x, groups, (next(beside), next(beside)))
 
-        inward = [multiplied(part, x, own, rows) for part, own in before]
+        inward = [multiplied(part, x, arrays, rows) for part, arrays in before]
         if self.shape.weighs_input:  # what is weighed and multiplied is what is multiplied and weighed
-            weight_of_row = weights.reshape(-1)[order][:, None]
-            inward = [(y.astype(jnp.float32) * weight_of_row).astype(y.dtype) for y in inward]
-            weights = jnp.ones_like(weights)
-        outer = multiplied(self.down, self.shape.activated(*inward), down)
-        row_of_pair = jnp.argsort(order).reshape(here.shape)
-        mixed = jnp.zeros(x.shape, jnp.float32)
-        # One expert of each token after the other: all rows in float32 at once are many times the residual stream, and
-        # XLA:CPU's sum over an axis depends on the number of tokens.
-        for rank in range(self.shape.routing.chosen):
-            found = jnp.where(here[:, [rank]], outer[row_of_pair[:, rank]].astype(jnp.float32), 0.0)
-            mixed += weights[:, [rank]] * found
-        if layout.mesh is None:
-            return mixed
-        return jax.lax.psum(mixed, (*layout.across("experts"), *layout.across("expert_mlp")))
+            inward = [(y.astype(jnp.float32) * pairs.weights[:, None]).astype(y.dtype) for y in inward]
+        return multiplied(self.down, self.shape.activated(*inward), down)
 
 
 class SharedSparseMLP(nnx.Module):

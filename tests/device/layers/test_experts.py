@@ -12,6 +12,7 @@ from flax import nnx
 
 from jaxengine.device.layers.activation import ClampedGate
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.expert_rows import own_rows
 from jaxengine.device.layers.experts import ExpertsShape, SparseMLP
 from jaxengine.device.layers.keeps import CacheIndex
 from jaxengine.device.layers.routing import Routing
@@ -24,12 +25,12 @@ ROUTING = Routing(count=8, chosen=3, normalised=True)
 SHAPE = ExpertsShape(width=16, inner=24, activation="silu", routing=ROUTING)
 
 
-def experts(shape=SHAPE, *, dtype=jnp.float32, layout=ONE_DEVICE, scheme=None):
+def experts(shape=SHAPE, *, dtype=jnp.float32, layout=ONE_DEVICE, scheme=None, platform="cpu"):
     """With the same weights at every call, on any mesh."""
     layer = SparseMLP(
         shape,
         context=ModelContext(
-            dtype=jnp.dtype(dtype), platform="cpu", layout=layout, scheme=Schemes.by_option(scheme).layers
+            dtype=jnp.dtype(dtype), platform=platform, layout=layout, scheme=Schemes.by_option(scheme).layers
         ),
     )
     for number, (path, parameter) in enumerate(nnx.to_flat_state(nnx.state(layer, nnx.Param))):
@@ -131,6 +132,22 @@ def test_devices_make_no_difference(devices, expert_parallel, scheme):
     with jax.set_mesh(layout.mesh):
         found = run(experts(layout=layout, scheme=scheme), x, real=17)
     np.testing.assert_allclose(found, alone, atol=2e-6 * np.abs(alone).max())
+
+
+@pytest.mark.parametrize(("weighs_input", "blocks"), [(False, 1), (True, 2)])
+def test_a_tpu_passes_over_the_pairs_of_other_devices(weighs_input, blocks):
+    layout, shape = share_layers(jax.devices()[:4], expert_parallel=True), replace(SHAPE, weighs_input=weighs_input)
+    x = tokens(200).at[180:].set(jnp.nan)
+    alone, layer = experts(shape), experts(shape, layout=layout, platform="tpu")
+    for each in (alone, layer):
+        if blocks == 2:  # the first device has 2 of the 3 experts of all tokens
+            each.router.set_value(jnp.zeros_like(each.router[...]))
+    assert own_rows(600, layout, "tpu") == 256
+    with jax.set_mesh(layout.mesh):
+        found = run(layer, x, real=180)
+    expected = run(alone, x, real=180)[:180]
+    np.testing.assert_allclose(found[:180], expected, atol=2e-5 * np.abs(expected).max())
+    np.testing.assert_array_equal(found[180:], 0)
 
 
 def test_equal_scores_choose_the_first():

@@ -1,0 +1,112 @@
+"""The rows that experts multiply, pairs of a token and an expert, and the sum of what they give for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+
+from jaxengine.device.layers.sharding import Layout
+
+BLOCK = 64
+"""Rows of blocks are a multiple of it."""
+
+
+class Pairs(NamedTuple):
+    """Of a token and its expert, sorted by the expert. Those of other devices and of padding are the last.
+
+    `numbers [M]` are those of pairs, `tokens` times `chosen`; `experts [M]` and `weights [M]` theirs; `sizes` of them are each
+    expert's.
+    """
+
+    numbers: jax.Array
+    experts: jax.Array
+    weights: jax.Array
+    sizes: jax.Array
+
+    @classmethod
+    def sort(cls, experts: jax.Array, weights: jax.Array, count: int) -> Pairs:
+        """By `experts` and `weights [N, k]`; experts of `count` on are not this device's."""
+        numbers = jnp.arange(experts.size, dtype=jnp.int32)
+        experts, numbers, weights = lax.sort((experts.reshape(-1), numbers, weights.reshape(-1)), num_keys=1)
+        return cls(numbers, experts, weights, (experts[:, None] == jnp.arange(count)).sum(axis=0, dtype=jnp.int32))
+
+    def block(self, first: jax.Array, most: int) -> Pairs:
+        """`most` of them from the `first` on."""
+
+        def own(array: jax.Array) -> jax.Array:
+            return lax.dynamic_slice_in_dim(jnp.pad(array, (0, most)), first, most)
+
+        ends = jnp.cumsum(self.sizes)
+        sizes = jnp.clip(ends, first, first + most) - jnp.clip(ends - self.sizes, first, first + most)
+        return Pairs(own(self.numbers), own(self.experts), own(self.weights), sizes)
+
+
+def own_rows(pairs: int, layout: Layout, platform: str) -> int:
+    """Of so many pairs, those that a device multiplies at once: half as many again as it has if all have the same number.
+
+    On a TPU XLA moves rows one by one, and most of them are other devices'. Elsewhere kernels pass over these. Where devices
+    share an expert they wait for each other within its products, so that none may have more blocks than another.
+    """
+    devices = layout.shards("experts")
+    if platform != "tpu" or devices == 1 or layout.shards("expert_mlp") > 1:
+        return pairs
+    return min(pairs, -(-3 * pairs // (2 * devices * BLOCK)) * BLOCK)
+
+
+def sum_by_rank(outer: jax.Array, pairs: Pairs, here: jax.Array, weights: jax.Array) -> jax.Array:
+    """What experts gave, `outer [N k, E]` by pairs, times `weights [N, k]`, of those that are `here` -> float32 `[N, E]`."""
+    row_of_pair = jnp.argsort(pairs.numbers).reshape(here.shape)
+    mixed = jnp.zeros((len(here), outer.shape[1]), jnp.float32)
+    # One expert of each token after the other: all rows in float32 at once are many times the residual stream, and
+    # XLA:CPU's sum over an axis depends on the number of tokens.
+    for rank in range(here.shape[1]):
+        found = jnp.where(here[:, [rank]], outer[row_of_pair[:, rank]].astype(jnp.float32), 0.0)
+        mixed += weights[:, [rank]] * found
+    return mixed
+
+
+def sum_by_blocks(
+    outer: Callable[[Pairs], jax.Array],
+    pairs: Pairs,
+    *,
+    weigh: bool,
+    most: int,
+    shape: tuple[int, ...],
+    dtype: DTypeLike,
+) -> jax.Array:
+    """What `outer` gives for pairs, `[M, E]`, if told so times their weights, summed by token -> `shape [N, E]` of `dtype`.
+
+    That takes `most` pairs at a time, as often as there are more in `sizes`.
+    """
+    count, chosen = pairs.sizes.sum(), pairs.numbers.size // shape[0]
+
+    def add(number: jax.Array, mixed: jax.Array) -> jax.Array:
+        first = number * most
+        block = pairs.block(first, most)
+        exists = jnp.arange(most) < count - first
+        found = outer(block).astype(jnp.float32)
+        found = jnp.where(exists[:, None], block.weights[:, None] * found if weigh else found, 0.0)
+        return (mixed + _by_token(found, block.numbers // chosen, shape[0], dtype)).astype(dtype)
+
+    return lax.fori_loop(0, -(-count // most), add, jnp.zeros(shape, dtype))
+
+
+def _by_token(rows: jax.Array, token_of_row: jax.Array, tokens: int, dtype: DTypeLike) -> jax.Array:
+    """Float32 rows `[M, E]`, summed by their tokens -> `[tokens, E]`, about as exact as `dtype`.
+
+    The sums are a product with ones and zeros, which a TPU makes in less time than it moves rows. For float32 that is of the two
+    bfloat16 that a row is but for its last 8 bits. Infinity times zero is no number, so the largest number stands for it.
+    """
+    most = float(jnp.finfo(jnp.bfloat16).max)
+    rows = jnp.nan_to_num(rows, nan=most, posinf=most, neginf=-most)
+    parts = [rows.astype(jnp.bfloat16)]
+    ones = (jnp.arange(tokens, dtype=token_of_row.dtype)[:, None] == token_of_row).astype(jnp.bfloat16)
+    if jnp.dtype(dtype) != jnp.bfloat16:
+        parts.append((rows - parts[0].astype(jnp.float32)).astype(jnp.bfloat16))
+    ones = jnp.concatenate([ones] * len(parts), axis=1)
+    return jnp.dot(ones, jnp.concatenate(parts), preferred_element_type=jnp.float32)
