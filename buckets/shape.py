@@ -19,6 +19,10 @@ class Bucket:
         if self.batch < 1 or self.seq < 1:
             raise ValueError(f"a bucket needs at least one row of one token, got batch={self.batch} seq={self.seq}")
 
+    def __reduce__(self) -> tuple[type[Bucket], tuple[int, int]]:
+        """Pickled by its numbers: every step's statistics name all that were used."""
+        return Bucket, (self.batch, self.seq)
+
     @property
     def tokens(self) -> int:
         """Token places, padding included."""

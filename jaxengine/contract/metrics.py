@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from buckets import Bucket
 from jaxengine.contract.tiers import TierStats
@@ -140,8 +140,7 @@ class StatsListener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ShapeCount:
+class ShapeCount(NamedTuple):
     """Steps that ran in one shape, their real tokens, and their token places with padding."""
 
     steps: int = 0

@@ -113,6 +113,8 @@ class Placement:
         self.waiting.rank(self.running)
         due = self.steady.due()
         to_grow = [] if due and self.pages.append(due) else due
+        for sequence in to_grow:
+            self.steady.settle(sequence)
         short = [
             sequence
             for sequence in self.running

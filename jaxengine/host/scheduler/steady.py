@@ -137,13 +137,12 @@ class Steady:
         self._due_known[slots] = ends - self._outputs[slots]
 
     def due(self) -> list[Sequence]:
-        """Those who need a page for the next step, settled. Who has no token to plan any more leaves."""
-        rows = self.rows
-        due = np.flatnonzero(self._due_planned[rows.places] <= self._planned)
+        """Those who need a page for the next step. Who has no token to plan any more leaves."""
+        rows, planned = self.rows, self._planned
+        due = np.flatnonzero(self._due_planned[rows.places] <= planned)
         sequences = [rows.sequences[number] for number in due.tolist()]
         for sequence in sequences:
-            self.settle(sequence)
-            if sequence.num_computed + 1 >= sequence.max_length:
+            if self._members[sequence][0] + planned + 1 >= sequence.max_length:
                 self.leave(sequence)
         return [sequence for sequence in sequences if sequence.steady]
 
