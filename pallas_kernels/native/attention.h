@@ -215,20 +215,33 @@ class Attending {
   // While a block is read, head by head, the next one is asked for piece by piece in the order in which it lies: memory delivers
   // twice as fast so. A piece is a head's keys and values of a position. A task of one head multiplies more than it reads.
   void begin_asking(const Task* task, int64_t block, int64_t positions) {
-    asked_task_ = task != nullptr && task->end - task->first > 1 ? task : nullptr;
-    asked_block_ = block, piece_ = 0, pieces_at_once_ = (POSITIONS + positions - 1) / positions;
+    asked_end_ = 0;
+    if (task == nullptr || task->end - task->first < 2) return;
+    asked_task_ = task, asked_ = larger(block, task->tile->lowest), asked_end_ = smaller(block + POSITIONS, task->tile->end);
+    pieces_at_once_ = (POSITIONS + positions - 1) / positions;
+    if (asked_ < asked_end_) begin_page();
+  }
+
+  void begin_page() {
+    page_left_ = a_.page_tokens - asked_ % a_.page_tokens;
+    heads_left_ = asked_task_->end - asked_task_->first;
+    asked_from_ = cached(asked_task_->tile->row, asked_) + asked_task_->first * 2 * a_.head_size;
   }
 
   // Inlined: compilers leave out calls of functions that only ask.
   INLINE_MEMBER void ask_for_more() {
-    if (asked_task_ == nullptr) return;
-    const Tile& tile = *asked_task_->tile;
-    const int64_t heads = asked_task_->end - asked_task_->first, size = 2 * a_.head_size;
-    for (const int64_t end = piece_ + pieces_at_once_; piece_ < end; ++piece_) {
-      const int64_t position = asked_block_ + piece_ / heads, head = asked_task_->first + piece_ % heads;
-      if (position < tile.lowest || position >= tile.end) continue;
-      const char* from = reinterpret_cast<const char*>(cached(tile.row, position) + head * size);
-      for (int64_t byte = 0; byte < size * int64_t(sizeof(Value)); byte += 64) __builtin_prefetch(from + byte, 0, 2);
+    for (int64_t piece = 0; piece < pieces_at_once_ && asked_ < asked_end_; ++piece) {
+      const char* from = reinterpret_cast<const char*>(asked_from_);
+      for (int64_t byte = 0; byte < 2 * a_.head_size * int64_t(sizeof(Value)); byte += 64) __builtin_prefetch(from + byte, 0, 2);
+      asked_from_ += 2 * a_.head_size;
+      if (--heads_left_ > 0) continue;
+      ++asked_;
+      if (--page_left_ > 0) {
+        heads_left_ = asked_task_->end - asked_task_->first;
+        asked_from_ += token_step() - heads_left_ * 2 * a_.head_size;
+      } else if (asked_ < asked_end_) {
+        begin_page();
+      }
     }
   }
 
@@ -263,7 +276,7 @@ class Attending {
     alignas(64) float scores[R][POSITIONS];
     for (int64_t at = low / OUTPUTS * OUTPUTS; at < high; at += OUTPUTS) {
       multiply<R>(head, begin, at, low, high, &scores[0][0]);
-      for (int q = 0; in_place_ && q < OUTPUTS; ++q) ask_for_more();
+      for (int q = 0; in_place_ && q < OUTPUTS / 2; ++q) ask_for_more();
     }
     alignas(64) float decays[WIDTH * ((R + WIDTH - 1) / WIDTH)] = {};
     for (int r = 0; r < R; ++r) decays[r] = weigh(begin + r, block, low, high, scores[r]);
@@ -332,6 +345,7 @@ class Attending {
     }
     for (int64_t at = low; at < high; ++at) {
       const Value* values = key(head, at) + behind;
+      if (in_place_ && at % 8 == 0) ask_for_more();
       UNROLLED for (int part = 0; part < PARTS; ++part) {
         const Vector first = widened<false>(values, part), second = widened<true>(values, part);
         UNROLLED for (int r = 0; r < R; ++r) {
@@ -367,8 +381,9 @@ class Attending {
   const Value* found_[POSITIONS];          // or where those of a block begin
   const InLines<Packed> packed_;
   std::vector<float> mixed_, largest_, total_;
-  const Task* asked_task_ = nullptr;  // whose block is asked for
-  int64_t asked_block_ = 0, piece_ = 0, pieces_at_once_ = 1;
+  const Task* asked_task_ = nullptr;  // whose block is asked for, from position `asked_` on
+  const Value* asked_from_ = nullptr;
+  int64_t asked_ = 0, asked_end_ = 0, page_left_ = 0, heads_left_ = 0, pieces_at_once_ = 1;
 };
 
 template <typename Schedule>
