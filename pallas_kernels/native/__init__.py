@@ -14,6 +14,7 @@
     sum_norm.h      the layer norm of a sum
     threshold.h     from which value on a row weighs enough
     threads.h       how work is given to XLA's threads
+    custom_call.h   XLA's calls by its C interface, which compiles faster than XLA's own header
 
 They are built where they run, with the compiler and the headers of XLA that are there; who builds and registers them says so with
 `calling`. What was traced so is compiled and loaded only where those that it `calls` are registered.

@@ -4,9 +4,9 @@
 #include "product.h"
 #include "threshold.h"
 
-#include "xla/ffi/api/ffi.h"
+#include "custom_call.h"
 
-namespace ffi = xla::ffi;
+namespace ffi = native::ffi;
 
 namespace {
 
@@ -18,11 +18,11 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0<ffi::S
   if (count == 0 || weights.size() != 2 * count || outs.size() != count + 1) {
     return ffi::Error::InvalidArgument("each weight must have scales, perhaps none, and an out; scratch comes last");
   }
-  const ffi::AnyBuffer scratch = **outs.get<ffi::AnyBuffer>(count);
+  const ffi::AnyBuffer scratch = outs[count];
   std::vector<native::Product> products(count);
   for (size_t number = 0; number < count; ++number) {
-    const ffi::AnyBuffer weight = *weights.get<ffi::AnyBuffer>(number), scales = *weights.get<ffi::AnyBuffer>(count + number);
-    const ffi::AnyBuffer out = **outs.get<ffi::AnyBuffer>(number);
+    const ffi::AnyBuffer weight = weights[number], scales = weights[count + number];
+    const ffi::AnyBuffer out = outs[number];
     if (x.dimensions().size() != 2 || weight.dimensions().size() != 2 || out.dimensions().size() != 2) {
       return ffi::Error::InvalidArgument("x, weight and out must have two axes");
     }
@@ -126,35 +126,8 @@ ffi::Error find_thresholds(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> values,
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(product_of_rows, multiply,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::BufferR0<ffi::S32>>()
-                                  .RemainingArgs()
-                                  .RemainingRets());
+XLA_CUSTOM_CALL(product_of_rows, multiply)
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_of_rows, attend,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<float>("scale")
-                                  .Attr<float>("soft_cap")
-                                  .Attr<int64_t>("window"));
+XLA_CUSTOM_CALL(attention_of_rows, attend, "scale", "soft_cap", "window")
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(threshold_of_rows, find_thresholds,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::BufferR2<ffi::F32>>()
-                                  .Arg<ffi::BufferR2<ffi::S32>>()
-                                  .Arg<ffi::BufferR1<ffi::F32>>()
-                                  .Arg<ffi::BufferR1<ffi::S32>>()
-                                  .Ret<ffi::BufferR1<ffi::F32>>());
+XLA_CUSTOM_CALL(threshold_of_rows, find_thresholds)

@@ -5,11 +5,11 @@
 #include "row_attention.h"
 #include "sum_norm.h"
 
-#include "xla/ffi/api/ffi.h"
+#include "custom_call.h"
 
 namespace {
 
-namespace ffi = xla::ffi;
+namespace ffi = native::ffi;
 
 bool is_floats(const ffi::AnyBuffer& buffer, int64_t count) {
   return buffer.element_type() == ffi::DataType::F32 && buffer.element_count() == static_cast<size_t>(count);
@@ -33,20 +33,20 @@ ffi::Error multiply_packed(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0
   if (count == 0 || matrices.size() != 2 * count || outs.size() != count + 1 || x.dimensions().size() != 2) {
     return ffi::Error::InvalidArgument("each matrix must have a bias, perhaps none, and an out; scratch comes last");
   }
-  const ffi::AnyBuffer scratch = **outs.get<ffi::AnyBuffer>(count);
+  const ffi::AnyBuffer scratch = outs[count];
   native::PackedProduct product;
   product.rows = x.dimensions()[0], product.inputs = x.dimensions()[1];
   product.x = static_cast<const float*>(x.untyped_data()), product.rounded = static_cast<native::PairValue*>(scratch.untyped_data());
   product.activation = gelu ? native::Activation::gelu : native::Activation::none;
-  const ffi::DataType type = matrices.get<ffi::AnyBuffer>(0)->element_type();
+  const ffi::DataType type = matrices[0].element_type();
   product.pairs = type == ffi::DataType::BF16;
   const int64_t rows = product.rows, needed = product.pairs ? rows * product.inputs * sizeof(native::PairValue) : 0;
   bool fit = (product.pairs ? product.inputs % 2 == 0 : type == ffi::DataType::F32) && is_floats(x, rows * product.inputs) &&
              scratch.size_bytes() >= static_cast<size_t>(needed);
   std::vector<native::PackedMatrix> all(count);
   for (size_t number = 0; number < count && fit; ++number) {
-    const ffi::AnyBuffer panels = *matrices.get<ffi::AnyBuffer>(number), bias = *matrices.get<ffi::AnyBuffer>(count + number);
-    const ffi::AnyBuffer out = **outs.get<ffi::AnyBuffer>(number);
+    const ffi::AnyBuffer panels = matrices[number], bias = matrices[count + number];
+    const ffi::AnyBuffer out = outs[number];
     native::PackedMatrix& one = all[number];
     one.outputs = panels.dimensions().size() < 3 ? 0 : panels.dimensions()[0] * native::PANEL;
     one.panels = static_cast<const float*>(panels.untyped_data()), one.bias = floats_or_null(bias);
@@ -101,33 +101,8 @@ ffi::Error attend_rows(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer ke
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(products_of_packed, multiply_packed,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::BufferR0<ffi::S32>>()
-                                  .RemainingArgs()
-                                  .RemainingRets()
-                                  .Attr<bool>("gelu"));
+XLA_CUSTOM_CALL(products_of_packed, multiply_packed, "gelu")
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(norm_of_sum, norm_sum,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::BufferR0<ffi::S32>>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<float>("epsilon"));
+XLA_CUSTOM_CALL(norm_of_sum, norm_sum, "epsilon")
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_within_rows, attend_rows,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<float>("scale")
-                                  .Attr<int64_t>("window"));
+XLA_CUSTOM_CALL(attention_within_rows, attend_rows, "scale", "window")

@@ -4,11 +4,11 @@
 #include "factor_types.h"
 #include "grouped.h"
 
-#include "xla/ffi/api/ffi.h"
+#include "custom_call.h"
 
 namespace {
 
-namespace ffi = xla::ffi;
+namespace ffi = native::ffi;
 
 // What a matrix has; false: nothing that is multiplied.
 bool find_element(ffi::DataType type, bool float4, native::Element& element) {
@@ -77,16 +77,4 @@ ffi::Error multiply_grouped(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuff
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(products_of_groups, multiply_grouped,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<int64_t>("group")
-                                  .Attr<bool>("float4"));
+XLA_CUSTOM_CALL(products_of_groups, multiply_grouped, "group", "float4")

@@ -4,9 +4,9 @@
 #include "product.h"
 #include "scaled.h"
 
-#include "xla/ffi/api/ffi.h"
+#include "custom_call.h"
 
-namespace ffi = xla::ffi;
+namespace ffi = native::ffi;
 
 namespace {
 
@@ -37,12 +37,12 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Remainin
   if (count == 0 || weights.size() != 3 * count || outs.size() != count + 1) {
     return ffi::Error::InvalidArgument("each weight must have scales, zeros, perhaps none, and an out; scratch comes last");
   }
-  const ffi::AnyBuffer scratch = **outs.get<ffi::AnyBuffer>(count);
+  const ffi::AnyBuffer scratch = outs[count];
   std::vector<native::Product> products(count);
   std::vector<native::Scaled> all(count);
   for (size_t number = 0; number < count; ++number) {
-    const ffi::AnyBuffer weight = *weights.get<ffi::AnyBuffer>(number), scales = *weights.get<ffi::AnyBuffer>(count + number);
-    const ffi::AnyBuffer zeros = *weights.get<ffi::AnyBuffer>(2 * count + number), out = **outs.get<ffi::AnyBuffer>(number);
+    const ffi::AnyBuffer weight = weights[number], scales = weights[count + number];
+    const ffi::AnyBuffer zeros = weights[2 * count + number], out = outs[number];
     if (x.dimensions().size() != 2 || weight.dimensions().size() != 2 || out.dimensions().size() != 2) {
       return ffi::Error::InvalidArgument("x, weight and out must have two axes");
     }
@@ -80,11 +80,4 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Remainin
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(scaled_product_of_rows, multiply_scaled,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .RemainingArgs()
-                                  .RemainingRets()
-                                  .Attr<int64_t>("group")
-                                  .Attr<bool>("float4"));
+XLA_CUSTOM_CALL(scaled_product_of_rows, multiply_scaled, "group", "float4")

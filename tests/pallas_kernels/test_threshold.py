@@ -83,3 +83,21 @@ def test_what_does_not_fit_is_named(native: str) -> None:
     call = jax.ffi.ffi_call(registered_name(THRESHOLD, native), jax.ShapeDtypeStruct((3,), jnp.float32))
     with pytest.raises(jax.errors.JaxRuntimeError, match="extents of values"):
         jax.block_until_ready(call(values, jnp.zeros((0, 0), jnp.int32), row, jnp.ones(2, jnp.int32)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda given: given[:-1], "fewer arguments"),
+        (lambda given: (*given, given[0]), "more arguments"),
+        (lambda given: (given[0][0], *given[1:]), "of another type or has other axes"),
+        (lambda given: (given[0].astype(jnp.int32), *given[1:]), "of another type or has other axes"),
+    ],
+    ids=["fewer", "more", "axes", "type"],
+)
+def test_a_call_that_is_not_the_functions_is_refused(native: str, change, message) -> None:
+    given = (jnp.zeros((2, 8)), jnp.zeros((0, 0), jnp.int32), jnp.zeros(2), jnp.ones(2, jnp.int32))
+    call = jax.ffi.ffi_call(registered_name(THRESHOLD, native), jax.ShapeDtypeStruct((2,), jnp.float32))
+    jax.block_until_ready(call(*given))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        jax.block_until_ready(call(*change(given)))
