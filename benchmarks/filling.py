@@ -188,7 +188,7 @@ class Filling:
         queries, pages = shapes[9:11]
         q = jax.ShapeDtypeStruct((queries[0], mixer.heads, mixer.head_size), jnp.bfloat16)
         chip = self._chip()
-        cuts = paged_tpu.blocks_for(chip, q, jax.ShapeDtypeStruct(pages, jnp.bfloat16), mixer.kv_heads)
+        cuts = paged_tpu.blocks_for(chip, q, jax.ShapeDtypeStruct(pages, jnp.bfloat16), mixer.kv_heads, mixer.window)
         return self._tiles(chip, cuts, shapes, page_tokens=pages[1], window=mixer.window)
 
     def _latents(self, shapes: Shapes) -> Scalars:

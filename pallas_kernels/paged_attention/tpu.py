@@ -68,7 +68,7 @@ def paged_attention(
 ) -> jax.Array:
     """See the op's contract. A page table that the scalar memory does not hold is worked off in groups of rows."""
     chip = target_chip()
-    cuts = None if chip is None else blocks_for(chip, q, kv_pages, kv_heads)
+    cuts = None if chip is None else blocks_for(chip, q, kv_pages, kv_heads, window)
     assert chip is not None  # `supports` has seen to it
     assert cuts is not None  # likewise
     _, heads, head_size = q.shape
@@ -220,7 +220,9 @@ def _by_query(by_head: jax.Array, places: int, settings: Settings) -> jax.Array:
     return jnp.broadcast_to(column, (*column.shape[:2], LANES))
 
 
-def blocks_for(chip: Chip, q: Any, kv_pages: Any, kv_heads: int) -> tuple[Blocks, ...] | None:
+def blocks_for(
+    chip: Chip, q: Any, kv_pages: Any, kv_heads: int, window: int | None = None
+) -> tuple[Blocks, ...] | None:
     """How the work is cut for these arguments, or None if nothing fits."""
     return choose_blocks(
         chip,
@@ -231,6 +233,7 @@ def blocks_for(chip: Chip, q: Any, kv_pages: Any, kv_heads: int) -> tuple[Blocks
         page=tuple(kv_pages.shape[1:]),
         itemsize=jnp.dtype(kv_pages.dtype).itemsize,
         computed_itemsize=_computed(kv_pages).itemsize,
+        window=window,
     )
 
 

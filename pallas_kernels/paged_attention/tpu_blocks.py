@@ -18,6 +18,13 @@ MOST_BLOCK_TOKENS = 1024
 v6e, 8 queries of one head of 128: rows at 1,024 positions read at 92% of the bandwidth, at 35% with blocks of 2,048; at 2,500 at
 70 and 47%, at 8,192 at 99% with both. With blocks of 512 it is 80 to 85% throughout: its products then outlast its copy.
 """
+WINDOWS = 4
+"""Where so many windows fit a block, blocks are as long as one: pages that a window does not reach go one by one, too.
+
+v6e, 64 rows of 8 queries of a head of 64, windows of 128 and pages of 64: 15, 62 and 35 thousand cycles at 1,024, 1,100 and 3,000
+positions, 68, 159 and 71 with blocks of 1,024. Windows of 512 in blocks of 512 took 26 and 85 at 1,024 and 3,000, 73 and 77 in
+blocks of 1,024.
+"""
 QUERIES = 512
 """Places x query heads of a KV head that meet a block together, at most."""
 FEW_QUERIES = 64
@@ -60,6 +67,7 @@ def choose_blocks(
     page: tuple[int, int, int],
     itemsize: int,
     computed_itemsize: int,
+    window: int | None = None,
 ) -> tuple[Blocks, ...] | None:
     """How rows with `tokens` places in all are cut, `group` query heads per KV head; None if nothing fits the chip's VMEM.
 
@@ -74,6 +82,9 @@ def choose_blocks(
         SMALLEST if chip.name == SIMULATED else (BLOCK_BYTES, BLOCK_TOKENS, QUERIES, FEW_QUERIES),
     )
     few_tokens = min(MOST_BLOCK_TOKENS, block_bytes // (channels * lanes * computed_itemsize))
+    reached = few_tokens if window is None else max(LANES, 2 * power_of_two(window - 1))
+    if WINDOWS * reached <= few_tokens:
+        few_tokens = reached
     few_places = power_of_two(few_queries // group)
     places = [1]
     if few_places >= SUBLANES and tokens > 1:
