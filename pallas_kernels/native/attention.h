@@ -276,7 +276,7 @@ class Attending {
     alignas(64) float scores[R][POSITIONS];
     for (int64_t at = low / OUTPUTS * OUTPUTS; at < high; at += OUTPUTS) {
       multiply<R>(head, begin, at, low, high, &scores[0][0]);
-      for (int q = 0; in_place_ && q < OUTPUTS / 2; ++q) ask_for_more();
+      for (int q = 0; in_place_ && q < OUTPUTS; ++q) ask_for_more();
     }
     alignas(64) float decays[WIDTH * ((R + WIDTH - 1) / WIDTH)] = {};
     for (int r = 0; r < R; ++r) decays[r] = weigh(begin + r, block, low, high, scores[r]);
@@ -345,7 +345,6 @@ class Attending {
     }
     for (int64_t at = low; at < high; ++at) {
       const Value* values = key(head, at) + behind;
-      if (in_place_ && at % 8 == 0) ask_for_more();
       UNROLLED for (int part = 0; part < PARTS; ++part) {
         const Vector first = widened<false>(values, part), second = widened<true>(values, part);
         UNROLLED for (int r = 0; r < R; ++r) {
