@@ -4,7 +4,7 @@ The device is a clock: a step takes the same time always, begins when it is laun
 later, and yields tokens of a story. Scheduler, detokenisation and HTTP server are those of `jaxengine serve` with the embedded
 model: the engine in a process of its own, or with `--engine thread` on a thread of the server's (what
 `--disable-frontend-multiprocessing` does). The clients stream completions over loopback from this process. Idle is what lies
-between the end of one step and the launch of the next, from the first to the last step in which every stream decodes.
+between the end of one step and the launch of the next, from the first to the last step in which nine streams of ten decode.
 
     python benchmarks/idle.py --milliseconds 5 10 20 --streams 256
     python benchmarks/idle.py --milliseconds 10 --streams 64 --drafts 3
@@ -82,7 +82,7 @@ def measure(arguments: argparse.Namespace, milliseconds: float) -> dict[str, Any
             raise SystemExit(f"the server failed:\n{errors[-3000:]}")
         seen = json.loads(file.read_text())
         if not seen:
-            raise SystemExit("at no time all streams decoded together: ask for a longer --output-len")
+            raise SystemExit("at no time nine streams of ten decoded together: ask for a longer --output-len")
         return {**seen, **told}
 
 

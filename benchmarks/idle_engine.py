@@ -23,6 +23,8 @@ STORY = """Once upon a time there was a little fox who lived near the big river.
 "Whose ball is this?" asked the fox. A small bird said: "It is mine, but I cannot carry it." So they rolled it home together, and
 the mother of the bird was so happy that she gave them both a warm cake with 3 berries. After that they played every morning. """
 WARM_UP_STEPS = 20
+NEARLY_ALL = 0.9
+"""Of the streams: where clients fall behind, some rest until they have read what there is."""
 ASKED = "JAXENGINE_BENCHMARK_IDLE"
 """A variable of the environment: milliseconds of a step, streams, and the file for what the device saw, as JSON."""
 
@@ -99,8 +101,8 @@ class Step:
 
 
 def seen(steps: Sequence[Launched], *, streams: int) -> dict[str, Any]:
-    """Of the steps from the first to the last in which every stream decodes; nothing where there are too few."""
-    whole = [number for number, step in enumerate(steps) if step.decoded == streams]
+    """Of the steps from the first to the last in which nearly all streams decode; nothing where there are too few."""
+    whole = [number for number, step in enumerate(steps) if step.decoded >= NEARLY_ALL * streams]
     steady = steps[whole[0] + WARM_UP_STEPS : whole[-1] + 1] if whole else []
     if len(steady) < 2:
         return {}
@@ -108,7 +110,7 @@ def seen(steps: Sequence[Launched], *, streams: int) -> dict[str, Any]:
     count, wall = len(idle), steady[-1].done - steady[0].done
     return {
         "steps": count,
-        "whole_steps": sum(step.decoded == streams for step in steady),
+        "whole_steps": sum(step.decoded >= NEARLY_ALL * streams for step in steady),
         "idle_share": round(sum(idle) / wall, 4),
         "idle_ms": summary(idle),
         "tokens_per_s": round(sum(step.tokens for step in steady[1:]) / wall),

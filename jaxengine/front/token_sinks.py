@@ -15,7 +15,9 @@ Owner = TypeVar("Owner")
 
 
 class TokenSinks(Generic[Owner]):
-    """Looks up once for a roster where its tokens go. While it lasts nothing else comes of its sequences but their last update.
+    """Looks up where the tokens of a roster go, with its second step: for one that lasts for a single step updates cost less.
+
+    While a roster lasts nothing else comes of its sequences but their last update.
 
     Args:
         find: whoever waits for a request, and its progress, if that has taken all updates that came.
@@ -35,6 +37,7 @@ class TokenSinks(Generic[Owner]):
         """
         if gained.roster is not self._roster:
             self._begin(gained.roster)
+            return [], gained.updates()
         left: list[SequenceUpdate] = []
         self._missing = [row for row in self._missing if not self._look_up(row)]
         if self._missing:
