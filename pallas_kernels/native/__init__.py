@@ -4,7 +4,7 @@
                     `scaled.cc`, `grouped.cc` and `encoder.cc`, each a library of its own, which a model that calls it waits for
     product.h       products of rows with a matrix; `kernels.h` has those of a few outputs, `integers.h` those of int8 rows
     scaled.h        the same of matrices of 4 or 8 bits with scales
-    fixed.h         those of integers and float4, in fixed point: `fixed_tile.h` of few rows, `fixed_panel.h` of many
+    fixed.h         those of integers, in fixed point: `fixed_tile.h`, `fixed_lanes.h` of few rows, `fixed_panel.h` of many
     pair_panel.h    their sums, of integers
     factors.h       scales and zeros of groups as they are kept; `factor_types.h` has what XLA calls their types
     grouped.h       the same by groups of rows, each with a matrix of its own; `panel.h` and `panel_tile.h` have its blocks

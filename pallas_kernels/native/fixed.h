@@ -14,6 +14,8 @@
 
 namespace native {
 
+typedef float EightFloats __attribute__((vector_size(32), aligned(4), may_alias));
+
 // weight [outputs, inputs], or of 4 bits [outputs / 2, inputs]: output 2 j in the low bits of a byte. scales and zeros [groups,
 // outputs] of type `factor`; zeros may be null. No groups: numbers are what they are.
 struct Scaled {
@@ -55,6 +57,11 @@ struct Blocks {
 // To more than four rows a panel pays.
 inline bool by_panels(int64_t rows) { return WIDTH >= 8 && rows > FIXED_ROWS; }
 
+// Fewer have numbers of 4 bits in lanes (`fixed_lanes.h`), which cost one row more to bring about than they save unless blocks are short.
+inline bool by_lanes(int64_t rows, const Scaled& scaled, const Blocks& blocks) {
+  return WIDTH >= 8 && scaled.paired() && rows <= FIXED_ROWS && (rows > 1 || blocks.place < 128);
+}
+
 // Rows of 16 bits, `place` for each block, as panels take them if they are multiplied so; behind them scales and sums of each block, row by row.
 struct FixedRows {
   int64_t stride, together;
@@ -74,6 +81,17 @@ inline int64_t fixed_bytes(int64_t rows, int64_t inputs, const Scaled& scaled) {
   const Blocks blocks(inputs, scaled);
   return blocks.count * ((rows + FIXED_ROWS - 1) * 2 * sizeof(float) + rows * blocks.place * sizeof(int16_t));
 }
+
+#if WIDTH >= 8
+// Of four inputs of a row the second and the third change places, as `fixed_lanes.h` multiplies them: low bytes of two words first.
+INLINE void order_for_lanes(int16_t* row, int64_t count) {
+  const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+  for (int64_t i = 0; i < count; i += 16) {
+    __m256i* some = reinterpret_cast<__m256i*>(row + i);
+    _mm256_storeu_si256(some, _mm256_shuffle_epi8(_mm256_loadu_si256(some), order));
+  }
+}
+#endif
 
 static void prepare_fixed(const Product& product, const Scaled& scaled, int64_t row) {
   const Blocks blocks(product.inputs, scaled);
@@ -115,7 +133,11 @@ static void prepare_fixed(const Product& product, const Scaled& scaled, int64_t 
     rows.sums[block * rows.together + row] = sum;
 #if WIDTH >= 8
     const int64_t steps = blocks.place / 2;
-    if (to == apart) PairRows(product.rows, rows.values).put(row, block * steps, steps, 0, apart, steps);
+    if (to == apart) {
+      PairRows(product.rows, rows.values).put(row, block * steps, steps, 0, apart, steps);
+    } else if (by_lanes(product.rows, scaled, blocks)) {
+      order_for_lanes(to, blocks.place);
+    }
 #endif
   });
 }

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "fixed_lanes.h"
 #include "fixed_tile.h"
 
 namespace native {
@@ -99,11 +100,11 @@ static void outputs_of_number(const Product& product, const Scaled& scaled, int6
     const auto outputs = scaled.zeros == nullptr ? outputs_by_panels<NUMBER, false> : outputs_by_panels<NUMBER, true>;
     return outputs(product, scaled, blocks, first, last);
   }
+  if constexpr (is_paired(NUMBER)) {
+    if (by_lanes(product.rows, scaled, blocks)) return outputs_by_lanes<NUMBER>(product, scaled, blocks, first, last);
+  }
 #endif
-  int64_t row = 0;
-  for (; row + 4 <= product.rows; row += 4) tiles_of_fixed<NUMBER, 4>(product, scaled, blocks, row, first, last);
-  for (; row + 2 <= product.rows; row += 2) tiles_of_fixed<NUMBER, 2>(product, scaled, blocks, row, first, last);
-  if (row < product.rows) tiles_of_fixed<NUMBER, 1>(product, scaled, blocks, row, first, last);
+  outputs_by_tiles<NUMBER>(product, scaled, blocks, first, last);
 }
 
 // Outputs [first, last) of all rows.

@@ -6,8 +6,6 @@
 
 namespace native {
 
-typedef float EightFloats __attribute__((vector_size(32), aligned(4), may_alias));
-
 // Those of R rows, each for as many lanes.
 template <int R>
 INLINE Eight of_rows(const void* from) {
@@ -113,6 +111,14 @@ static void tiles_of_fixed(const Product& product, const Scaled& scaled, const B
   for (int64_t output = first; output < last; output += OUTPUTS) {
     tile_of_fixed<NUMBER, R>(product, scaled, blocks, row, output, smaller(OUTPUTS, last - output));
   }
+}
+
+template <Number NUMBER>
+static void outputs_by_tiles(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t first, int64_t last) {
+  int64_t row = 0;
+  for (; row + 4 <= product.rows; row += 4) tiles_of_fixed<NUMBER, 4>(product, scaled, blocks, row, first, last);
+  for (; row + 2 <= product.rows; row += 2) tiles_of_fixed<NUMBER, 2>(product, scaled, blocks, row, first, last);
+  if (row < product.rows) tiles_of_fixed<NUMBER, 1>(product, scaled, blocks, row, first, last);
 }
 
 }  // namespace native

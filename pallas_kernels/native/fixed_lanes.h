@@ -1,0 +1,217 @@
+// Products in fixed point of a few rows with numbers of 4 bits. Lanes are outputs, so that no lanes are added: four inputs of eight
+// lines, of two outputs each, are brought together as they are read, in bytes, of which there are half as many as numbers.
+
+#pragma once
+
+#include "fixed.h"
+
+namespace native {
+
+#if WIDTH >= 8
+constexpr int64_t LANE_LINES = 8, LANE_OUTPUTS = 2 * LANE_LINES;  // of a tile
+constexpr int64_t LANE_INPUTS = 32;                               // of a line in a turn
+
+INLINE __m256i plus_pairs(__m256i sum, __m256i a, __m256i b) {
+#if INTEGER_QUADS
+  return _mm256_dpwssd_epi32(sum, a, b);
+#else
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+#endif
+}
+
+// What the eight lines have of the inputs [4 i, 4 i + 4), four bytes in each lane, for i from 0 to 3.
+INLINE void read_lines(const uint8_t* const (&lines)[LANE_LINES], int64_t at, __m256i (&to)[4]) {
+  __m256i four[4], two[4];
+  UNROLLED for (int i = 0; i < 4; ++i) {
+    const auto half = [&](int line) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(lines[line] + at)); };
+    four[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(half(i)), half(i + 4), 1);
+  }
+  UNROLLED for (int i = 0; i < 2; ++i) {
+    two[i] = _mm256_unpacklo_epi32(four[2 * i], four[2 * i + 1]), two[2 + i] = _mm256_unpackhi_epi32(four[2 * i], four[2 * i + 1]);
+  }
+  UNROLLED for (int i = 0; i < 2; ++i) {
+    to[2 * i] = _mm256_unpacklo_epi64(two[2 * i], two[2 * i + 1]), to[2 * i + 1] = _mm256_unpackhi_epi64(two[2 * i], two[2 * i + 1]);
+  }
+}
+
+// What four bytes of each line hold: of the first outputs and of the second, in the low bytes of words and in the high ones. Of int4
+// the second ones have 16 times themselves and the first.
+template <Number NUMBER>
+struct LaneNumbers {
+  __m256i first[2], second[2];
+
+  INLINE_MEMBER explicit LaneNumbers(__m256i bytes) {
+    const __m256i low = _mm256_set1_epi16(255), upper = _mm256_srli_epi16(bytes, 8);
+    if constexpr (NUMBER == Number::int4) {
+      const __m256i four = _mm256_set1_epi16(15);
+      first[0] = _mm256_and_si256(bytes, four), second[0] = _mm256_and_si256(bytes, low);
+      first[1] = _mm256_and_si256(upper, four), second[1] = upper;
+    } else {
+      const __m256i values = _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+      const __m256i four = _mm256_set1_epi8(15), others = _mm256_srli_epi16(bytes, 4);
+      const __m256i a = _mm256_shuffle_epi8(values, _mm256_and_si256(bytes, four));
+      const __m256i b = _mm256_shuffle_epi8(values, _mm256_and_si256(others, four));
+      first[0] = _mm256_and_si256(a, low), second[0] = _mm256_and_si256(b, low);
+      first[1] = _mm256_srli_epi16(a, 8), second[1] = _mm256_srli_epi16(b, 8);
+    }
+  }
+};
+
+// Where a tile's lines begin, and the rows' integers for the same input; `following` is asked for meanwhile.
+struct LaneInputs {
+  const uint8_t* lines[LANE_LINES];
+  const uint8_t* following;
+  const int16_t* x;
+  int64_t stride;
+};
+
+// Sums of R rows over `inputs` inputs from `start` on: of the lines' first outputs, and of the second ones.
+template <Number NUMBER, int R>
+INLINE void lane_sums(const LaneInputs& of, int64_t start, int64_t inputs, Eight (&to)[R][2]) {
+  __m256i first[R], second[R];
+  UNROLLED for (int r = 0; r < R; ++r) first[r] = second[r] = _mm256_setzero_si256();
+  const auto step = [&](const uint8_t* const (&lines)[LANE_LINES], int64_t at, const int16_t* x) __attribute__((always_inline)) {
+    __m256i bytes[4];
+    UNROLLED for (int i = 0; i < LANE_INPUTS / 4; ++i) {
+      if (i % 4 == 0) read_lines(lines, at + 4 * i, bytes);
+      const LaneNumbers<NUMBER> numbers(bytes[i % 4]);
+      UNROLLED for (int half = 0; half < 2; ++half) {
+        UNROLLED for (int r = 0; r < R; ++r) {
+          int32_t pair;
+          memcpy(&pair, x + r * of.stride + 4 * i + 2 * half, sizeof(pair));
+          const __m256i row = _mm256_set1_epi32(pair);
+          first[r] = plus_pairs(first[r], numbers.first[half], row), second[r] = plus_pairs(second[r], numbers.second[half], row);
+          IN_REGISTER(first[r]);
+          IN_REGISTER(second[r]);  // compilers would add products to each other first, and keep them in memory
+        }
+      }
+    }
+  };
+  int64_t done = 0;
+  for (; done + LANE_INPUTS <= inputs; done += LANE_INPUTS) {
+    const uint8_t* behind = of.following + LANE_LINES * (start + done);
+    UNROLLED for (int64_t byte = 0; byte < LANE_LINES * LANE_INPUTS; byte += LINE) __builtin_prefetch(behind + byte, 0, 2);
+    step(of.lines, start + done, of.x + done);
+  }
+  if (done < inputs) {  // what is behind a line may belong to nobody
+    uint8_t rest[LANE_LINES][LANE_INPUTS] = {};
+    const uint8_t* lines[LANE_LINES];
+    for (int line = 0; line < LANE_LINES; ++line) {
+      lines[line] = static_cast<uint8_t*>(memcpy(rest[line], of.lines[line] + start + done, inputs - done));
+    }
+    step(lines, 0, of.x + done);
+  }
+  UNROLLED for (int r = 0; r < R; ++r) {
+    to[r][0] = (Eight)first[r];
+    to[r][1] = NUMBER == Number::int4 ? ((Eight)second[r] - (Eight)first[r]) >> 4 : (Eight)second[r];
+  }
+}
+
+// Scales or zeros of a tile's first outputs of each line, and of the second ones.
+template <bool ZEROS>
+INLINE void factors_of_lines(const uint8_t* from, Factor factor, EightFloats (&to)[2]) {
+  EightFloats &first = to[0], &second = to[1];
+  if (factor == Factor::bfloat16) {
+    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    first = (EightFloats)_mm256_slli_epi32(both, 16), second = (EightFloats)((Eight)both & int32_t(0xffff0000u));
+  } else if (factor == Factor::bytes) {
+    const Eight both = (Eight)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    const Eight one = ZEROS ? (Eight)_mm256_srai_epi32(_mm256_slli_epi32((__m256i)both, 24), 24) : both & 255;
+    const Eight other = ZEROS ? (Eight)_mm256_srai_epi32(_mm256_slli_epi32((__m256i)both, 16), 24) : both >> 8;
+    first = __builtin_convertvector(one, EightFloats), second = __builtin_convertvector(other, EightFloats);
+    if (ZEROS) first *= ZERO_STEP, second *= ZERO_STEP;
+  } else {
+    const float* floats = reinterpret_cast<const float*>(from);
+    const __m256 a = _mm256_loadu_ps(floats), b = _mm256_loadu_ps(floats + 8);
+    const auto in_order = [](__m256 some) { return (EightFloats)_mm256_permute4x64_pd((__m256d)some, 0xd8); };
+    first = in_order(_mm256_shuffle_ps(a, b, 0x88)), second = in_order(_mm256_shuffle_ps(a, b, 0xdd));
+  }
+}
+
+// A block's sums wait until those of a few have been made: what becomes of one takes long, and of several at once no longer.
+constexpr int64_t MOST_WAITING = 8;
+
+template <int R>
+struct Waiting {
+  alignas(LINE) Eight sums[MOST_WAITING][R][2];
+  int64_t block, groups[MOST_WAITING], count = 0;  // `block` is the first one's number
+};
+
+// `zeros`, perhaps null, and `scales` are those of the first group for `count` outputs, which are LANE_OUTPUTS or the matrix' last.
+template <Number NUMBER, int R>
+NOT_INLINE void add_blocks(const Scaled& scaled, const FixedRows& rows, const Waiting<R>& waiting, const uint8_t* zeros, const uint8_t* scales,
+                           int64_t outputs, int64_t count, EightFloats (&totals)[R][2]) {
+  const int64_t size = factor_bytes(scaled.factor);
+  uint8_t some_zeros[LANE_OUTPUTS * sizeof(float)] = {}, some_scales[LANE_OUTPUTS * sizeof(float)] = {};
+  const auto all_of = [&](const uint8_t* from, uint8_t* some) __attribute__((always_inline)) {
+    __builtin_prefetch(from + LINE, 0, 2);  // another group's lie far away: nothing else asks for what follows
+    return count == LANE_OUTPUTS ? from : static_cast<const uint8_t*>(memcpy(some, from, count * size));
+  };
+  EightFloats all[R][2];
+  UNROLLED for (int r = 0; r < R; ++r) all[r][0] = totals[r][0], all[r][1] = totals[r][1];
+  for (int64_t number = 0; number < waiting.count; ++number) {
+    EightFloats taken[2] = {}, factors[2] = {EightFloats{} + 1.0f, EightFloats{} + 1.0f};
+    const int64_t place = waiting.groups[number] * outputs * size;
+    if (zeros != nullptr) factors_of_lines<true>(all_of(zeros + place, some_zeros), scaled.factor, taken);
+    if (scaled.groups != 0) factors_of_lines<false>(all_of(scales + place, some_scales), scaled.factor, factors);
+    UNROLLED for (int r = 0; r < R; ++r) {
+      const int64_t of_row = (waiting.block + number) * rows.together + r;
+      const Eight row_sums = (Eight)_mm256_set1_epi32(rows.sums[of_row]);
+      const EightFloats row_scales = (EightFloats)_mm256_set1_ps(rows.scales[of_row]);
+      UNROLLED for (int half = 0; half < 2; ++half) {
+        all[r][half] = with_block<NUMBER>(all[r][half], waiting.sums[number][r][half], row_sums, row_scales, zeros != nullptr, taken[half],
+                                          factors[half]);
+      }
+    }
+  }
+  UNROLLED for (int r = 0; r < R; ++r) totals[r][0] = all[r][0], totals[r][1] = all[r][1];
+}
+
+// R rows, and the outputs from `output` on, of which there are `count`, LANE_OUTPUTS at most.
+template <Number NUMBER, int R>
+NOT_INLINE void tile_of_lanes(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t output, int64_t count) {
+  const FixedRows rows(product, blocks);
+  const uint8_t* matrix = static_cast<const uint8_t*>(product.weight) + output / 2 * product.inputs;
+  LaneInputs of;
+  UNROLLED for (int64_t line = 0; line < LANE_LINES; ++line) {
+    of.lines[line] = matrix + smaller(line, (count - 1) / 2) * product.inputs;
+  }
+  of.following = matrix + larger(LANE_LINES * product.inputs, BEHIND), of.stride = rows.stride;
+  EightFloats totals[R][2] = {};
+  Waiting<R> waiting;
+  const int64_t size = factor_bytes(scaled.factor);
+  const uint8_t* scales = static_cast<const uint8_t*>(scaled.scales) + output * size;
+  const uint8_t* zeros = scaled.zeros == nullptr ? nullptr : static_cast<const uint8_t*>(scaled.zeros) + output * size;
+  const auto add = [&] { add_blocks<NUMBER, R>(scaled, rows, waiting, zeros, scales, product.outputs, count, totals); };
+  blocks.for_each([&](int64_t block, int64_t group, int64_t start, int64_t inputs) __attribute__((always_inline)) {
+    if (waiting.count == MOST_WAITING) add(), waiting.count = 0;
+    if (waiting.count == 0) waiting.block = block;
+    of.x = rows.values + block * blocks.place;
+    waiting.groups[waiting.count] = group;
+    lane_sums<NUMBER, R>(of, start, inputs, waiting.sums[waiting.count]);
+    ++waiting.count;
+  });
+  add();
+  UNROLLED for (int r = 0; r < R; ++r) {
+    const __m256 lower = _mm256_unpacklo_ps((__m256)totals[r][0], (__m256)totals[r][1]);
+    const __m256 upper = _mm256_unpackhi_ps((__m256)totals[r][0], (__m256)totals[r][1]);
+    float results[LANE_OUTPUTS];
+    _mm256_storeu_ps(results, _mm256_permute2f128_ps(lower, upper, 0x20));
+    _mm256_storeu_ps(results + 8, _mm256_permute2f128_ps(lower, upper, 0x31));
+    memcpy(product.out + r * product.outputs + output, results, count * sizeof(float));
+  }
+}
+
+// Outputs [first, last) of all rows, of which there are four at most.
+template <Number NUMBER>
+static void outputs_by_lanes(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t first, int64_t last) {
+  for (int64_t output = first; output < last; output += LANE_OUTPUTS) {
+    const int64_t count = smaller(LANE_OUTPUTS, last - output);
+#define TILE(R) case R: tile_of_lanes<NUMBER, R>(product, scaled, blocks, output, count); break;
+    switch (product.rows) { TILE(1) TILE(2) TILE(3) TILE(4) }
+#undef TILE
+  }
+}
+#endif
+
+}  // namespace native
