@@ -26,14 +26,15 @@ PICKLERS = {
     "xla_cache/payload.py",
     "jaxengine/device/weights/pickled_file.py",
     "jaxengine/contract/wire.py",
+    "jaxengine/contract/step_updates.py",
     *(f"jaxengine/startup/group/{name}.py" for name in ("following", "leading", "leading_runner", "ray_hosts")),
     "jaxengine/tools/plan_hosts.py",
 }
 """The first reads JAX's own form of an executable, admitting a closed list of classes, from files whose digests were checked; the
 second torch's checkpoints, admitting the instructions of plain data and two functions, both replaced by its own; the third what a
-front and the engine that it started tell each other over a pair of sockets that nobody else can reach. Of a group of hosts the
-others read what the first one sends, whose address they were given and which proved that it knows their key (`link.py`); a child
-of Ray's reads what its parent gave it; the rest of these only write."""
+front and the engine that it started tell each other over a pair of sockets that nobody else can reach, and the fourth a part of
+that. Of a group of hosts the others read what the first one sends, whose address they were given and which proved that it knows
+their key (`link.py`); a child of Ray's reads what its parent gave it; the rest of these only write."""
 OUTWARD = {"requests", "urllib", "urllib3", "http", "httpx", "aiohttp", "ftplib", "smtplib", "xmlrpc", "telnetlib"}
 
 
