@@ -24,6 +24,7 @@ from pallas_kernels.grouped_scaled_matmul.tpu_matrix import (
     OUTPUTS,
     Kept,
     each_columns,
+    factor_bytes,
     most_columns,
     outputs_of_block,
     read_together,
@@ -64,7 +65,8 @@ def supports(
         reason = tpu_float4.refused(group, count, zeros)
         if reason is not None:
             return reason
-    if _vmem_bytes(weights, inputs, MOST_ROWS) > chip.vmem_bytes * 3 // 4:
+    blocks = _vmem_bytes(weights, inputs, MOST_ROWS)
+    if blocks > chip.vmem_bytes * 3 // 4 or blocks + factor_bytes(scales, zeros, OUTPUTS) > chip.vmem_bytes * 7 // 8:
         return f"a block of {OUTPUTS} outputs and {inputs} inputs does not fit {chip.vmem_bytes} bytes of VMEM"
     return None
 

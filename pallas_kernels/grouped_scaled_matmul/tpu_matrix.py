@@ -150,3 +150,9 @@ def read_together(scales: Any) -> int:
     if count % SUBLANES_OF_GROUPS == 0 or matrices % SUBLANES_OF_GROUPS:
         return 1
     return SUBLANES_OF_GROUPS if scales.dtype.itemsize > 1 else min(SUBLANES_OF_BYTES, matrices)
+
+
+def factor_bytes(scales: Any, zeros: Any, wide: int) -> int:
+    """VMEM that scales and zeros of `wide` outputs take: two blocks, one being copied while the other is in use, and words."""
+    numbers = read_together(scales) * scales.shape[1] * wide
+    return sum(numbers * (2 * each.dtype.itemsize + 4) for each in (scales, zeros) if each is not None)

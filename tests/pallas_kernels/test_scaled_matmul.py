@@ -231,10 +231,11 @@ def test_a_tpu_reads_matrices_of_4_bits_as_they_are_kept(target: str, pairs: str
         (experts, (*of_experts, struct(32, 90, 2880))),
         (dense, (struct(64, 4096), struct(7168, 4096, dtype=byte), struct(32, 14336), struct(32, 14336))),
     ]
-    if target != "v4":  # whose VMEM has no place for so many inputs: XLA multiplies them
+    if target != "v4":  # whose VMEM has no place for these: XLA multiplies them
         cases.append((dense, (struct(256, 14336), struct(2048, 14336, dtype=byte), struct(112, 4096))))
-    if pairs == "int4":  # scales and zeros in bytes
-        cases.append((experts, (*of_experts, struct(32, 90, 2880, dtype=byte), struct(32, 90, 2880, dtype=jnp.int8))))
+        if pairs == "int4":  # scales and zeros in bytes
+            in_bytes = struct(32, 90, 2880, dtype=byte), struct(32, 90, 2880, dtype=jnp.int8)
+            cases.append((experts, (*of_experts, *in_bytes)))
     for function, given in cases:
         with jax.set_mesh(mesh):
             compiled = jax.jit(function).trace(*given).lower(lowering_platforms=("tpu",)).compile()
