@@ -16,7 +16,6 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,9 +27,11 @@ from buckets import Bucket, Grid
 from jaxengine.contract.batch import Batch, StepResult
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
+from jaxengine.contract.step_updates import Gained, StepUpdates
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 from jaxengine.device.runtime.slot_state import SlotTable
 from jaxengine.front.postprocess import Postprocessor, Progress
+from jaxengine.front.token_sinks import TokenSinks
 from jaxengine.host.engine.recorder import Recorder
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
@@ -117,7 +118,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     scheduler = Scheduler(limits, grid, Ledger([PagePool(num_pages)], page_size), vocab_size=VOCAB, max_in_flight=2)
     device = Device()
     postprocessor, progress = Postprocessor(None), dict[str, Progress]()
-    recorder, sinks = Recorder(), sinks_of(progress)
+    recorder = Recorder()
+    sinks: TokenSinks[None] = TokenSinks(lambda request_id: (None, progress[request_id]))
     recorder.listen(Tally(max_model_len=arguments.max_model_len))
     for number in range(sequences):
         request = make_request(number, arguments)
@@ -165,19 +167,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     return watch.laps
 
 
-def sinks_of(progress: dict[str, Progress]) -> Any:
-    """Where tokens go that come together; None in a commit that has no such."""
-    try:
-        from jaxengine.front.token_sinks import TokenSinks
-    except ImportError:
-        return None
-    return TokenSinks(lambda request_id: (None, progress[request_id]))
-
-
-def take_all(updates: Any, progress: dict[str, Progress], sinks: Any) -> None:
+def take_all(updates: StepUpdates, progress: dict[str, Progress], sinks: TokenSinks[None]) -> None:
     """What `InlineClient` does with the news of a step; nothing is due before the end."""
-    for part in getattr(updates, "parts", [updates]):
-        if hasattr(part, "roster"):
+    for part in updates.parts:
+        if isinstance(part, Gained):
             _, part = sinks.take(part)
         for update in part:
             progress[update.request_id].take(update)

@@ -52,6 +52,9 @@ INLINE Integers plus_products(Integers sum, Shorts a, Shorts b) {
 #endif
 }
 
+// What each of the 16 numbers of float4 is, plus the offset.
+INLINE __m128i float4_numbers() { return _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0); }
+
 // What each of 16 bytes holds of its two numbers of 4 bits, plus the offset. Of int4 the second has 16 times itself and the first.
 template <Number NUMBER>
 INLINE void split(Shorts bytes, Shorts& first, Shorts& second) {
@@ -59,7 +62,7 @@ INLINE void split(Shorts bytes, Shorts& first, Shorts& second) {
     first = bytes & 15, second = bytes;
   } else {
     // where the upper byte has its highest bit, it becomes zero
-    const __m128i values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    const __m128i values = float4_numbers();
     const Shorts marked = bytes | int16_t(-32768);
     first = marked & int16_t(-32768 | 15), second = marked >> 4;
 #if WIDTH == 16

@@ -47,7 +47,7 @@ struct LaneNumbers {
       first[0] = _mm256_and_si256(bytes, four), second[0] = _mm256_and_si256(bytes, low);
       first[1] = _mm256_and_si256(upper, four), second[1] = upper;
     } else {
-      const __m256i values = _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+      const __m256i values = _mm256_broadcastsi128_si256(float4_numbers());
       const __m256i four = _mm256_set1_epi8(15), others = _mm256_srli_epi16(bytes, 4);
       const __m256i a = _mm256_shuffle_epi8(values, _mm256_and_si256(bytes, four));
       const __m256i b = _mm256_shuffle_epi8(values, _mm256_and_si256(others, four));

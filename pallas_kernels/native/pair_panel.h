@@ -56,7 +56,7 @@ INLINE void unpack_lines(const uint8_t* from, int64_t stride, int32_t* to, int64
   const auto store = [&](int64_t step, __m128i bytes) __attribute__((always_inline)) {
     const auto put = [&](int64_t at, __m256i all) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + step * apart + at), all); };
     if constexpr (NUMBER == Number::float4) {
-      const __m128i values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0), four = _mm_set1_epi8(15);
+      const __m128i values = float4_numbers(), four = _mm_set1_epi8(15);
       put(0, _mm256_cvtepu8_epi16(_mm_shuffle_epi8(values, _mm_and_si128(bytes, four))));
       put(WIDTH, _mm256_cvtepu8_epi16(_mm_shuffle_epi8(values, _mm_and_si128(_mm_srli_epi16(bytes, 4), four))));
     } else {
