@@ -26,7 +26,7 @@ from jaxengine.contract.batch import Row, Rows, SamplingSpec, SlotState
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.forward import ForwardPass, forward_programs
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
-from jaxengine.device.runtime.runner import allocate_state
+from jaxengine.device.runtime.launcher import allocate_state
 from jaxengine.device.runtime.slot_state import SlotTable
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.options.config import EngineConfig

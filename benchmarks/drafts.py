@@ -35,6 +35,7 @@ from examples.embedded_model.stories import story
 from jaxengine import LLM, SamplingParams, embedded
 from jaxengine.bench import machine
 from jaxengine.bench.accepted import AcceptedDrafts
+from jaxengine.device.runtime.warm_up import dummy_step
 from jaxengine.device.sampling import Variant
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
@@ -176,10 +177,11 @@ def plain_steps(engines: Mapping[str, Measured], rows: int) -> dict[str, dict[st
 def _plain_step(runner: Any, rows: int) -> float:
     """Seconds of all threads."""
     bucket = min((bucket for bucket in runner.buckets if bucket.batch >= rows), key=_tokens)
-    step = runner._dummy(runner.space.layout(bucket))
+    launcher, layout = runner.launcher, runner.space.layout(bucket)
+    step = dummy_step(launcher, layout)
     begun = time.process_time()
-    state = runner._forward(runner.space.layout(bucket), step)
-    jax.block_until_ready(runner._sample(runner._sampler.shape(rows, Variant.GREEDY), *state[:2]))
+    state = launcher.forward(layout, step)
+    jax.block_until_ready(launcher.sample(launcher.sampler.shape(rows, Variant.GREEDY), *state[:2]))
     return time.process_time() - begun
 
 

@@ -27,8 +27,9 @@ from jaxengine.contract.batch import Batch, Row, Rows, Sample, SamplingSpec, Slo
 from jaxengine.device.runtime import space as runtime_space
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.held_weights import HeldWeights
+from jaxengine.device.runtime.launcher import allocate_state
 from jaxengine.device.runtime.programs import all_programs
-from jaxengine.device.runtime.runner import ModelRunner, allocate_state
+from jaxengine.device.runtime.runner import ModelRunner
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.pool import plan_space
 from jaxengine.startup.prepare import prepare

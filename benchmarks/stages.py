@@ -115,10 +115,10 @@ class WatchedRunner:
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
-        self._launch, self._call, self._handover = runner.launch, runner._call, runner._handover
+        self._launch, self._call, self._handover = runner.launch, runner.launcher.call, runner.launcher.handover
         self._step_of: dict[int, int] = {}
         self.watched = Watched()
-        runner.launch, runner._call = self.launch, self.call
+        runner.launch, runner.launcher.call = self.launch, self.call
 
     def again(self) -> None:
         """Watch another run."""

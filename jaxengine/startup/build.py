@@ -20,7 +20,8 @@ from jaxengine.device.runtime.calibration import calibrate
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.guard import CompileGuard
 from jaxengine.device.runtime.held_weights import HeldWeights
-from jaxengine.device.runtime.runner import ModelRunner, allocate_state
+from jaxengine.device.runtime.launcher import allocate_state
+from jaxengine.device.runtime.runner import ModelRunner
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import choose_device
 from jaxengine.device.weights.source import resolve

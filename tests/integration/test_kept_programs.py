@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxengine.device.runtime import runner
+from jaxengine.device.runtime import launcher
 from jaxengine.errors import BundleError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup import program_context
@@ -137,7 +137,7 @@ def test_a_store_that_cannot_be_written_stops_nothing(first, tmp_path, caplog):
 def test_a_loaded_program_that_does_not_run_is_compiled(kept, monkeypatch, caplog):
     model, store, tokens = kept
     failed = []
-    original = runner.ModelRunner._call
+    original = launcher.Launcher.call
 
     def fail_once(self: Any, name: str, *arguments: Any) -> Any:
         if not failed and "layer" in name:
@@ -146,7 +146,7 @@ def test_a_loaded_program_that_does_not_run_is_compiled(kept, monkeypatch, caplo
             raise RuntimeError("NOT_FOUND: Function fusion not found")
         return original(self, name, *arguments)
 
-    monkeypatch.setattr(runner.ModelRunner, "_call", fail_once)
+    monkeypatch.setattr(launcher.Launcher, "call", fail_once)
     engine = start(model, xla_cache_path=str(store))
     assert answers(engine) == tokens
     assert f"the executable of {failed[0]!r} was loaded and does not run: NOT_FOUND" in caplog.text

@@ -27,9 +27,10 @@ from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.held_weights import HeldWeights
+from jaxengine.device.runtime.launcher import allocate_state
 from jaxengine.device.runtime.media_space import MediaSpace
 from jaxengine.device.runtime.programs import all_programs
-from jaxengine.device.runtime.runner import ModelRunner, allocate_state
+from jaxengine.device.runtime.runner import ModelRunner
 from jaxengine.device.runtime.sampling_shapes import SampleShape
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import platform_of

@@ -16,7 +16,7 @@ from jaxengine.device.runtime import forward
 from jaxengine.device.runtime import space as runtime_space
 from jaxengine.device.runtime.forward import ForwardPass, forward_names, forward_programs
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
-from jaxengine.device.runtime.runner import allocate_state
+from jaxengine.device.runtime.launcher import allocate_state
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.stages import stage_of
 from jaxengine.options.config import EngineConfig

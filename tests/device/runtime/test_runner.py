@@ -28,8 +28,9 @@ from jaxengine.contract.batch import (
 )
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.held_weights import HeldWeights
+from jaxengine.device.runtime.launcher import Launcher, allocate_state
 from jaxengine.device.runtime.programs import all_programs
-from jaxengine.device.runtime.runner import ModelRunner, allocate_state
+from jaxengine.device.runtime.runner import ModelRunner
 from jaxengine.device.weights.placement import shares_memory
 from tests.device.runtime.test_forward import space
 from xla_cache import CompileCounter
@@ -283,9 +284,9 @@ def test_a_steady_step_is_one_transfer_and_one_call_of_each_program(runner, monk
     sequences = [Running(slot, spec) for slot, spec in enumerate((PENALISED, MASKED, REPORTED, BIASED), 1)]
     launch(runner, [one.prompt_row() for one in sequences], begin=tuple(one.state for one in sequences))
     puts, calls = [], []
-    put, call = ModelRunner._put, ModelRunner._call
-    monkeypatch.setattr(ModelRunner, "_put", lambda self, array: puts.append(array.shape) or put(self, array))
-    monkeypatch.setattr(ModelRunner, "_call", lambda self, name, *args: calls.append(name) or call(self, name, *args))
+    put, call = Launcher.put, Launcher.call
+    monkeypatch.setattr(Launcher, "put", lambda self, array: puts.append(array.shape) or put(self, array))
+    monkeypatch.setattr(Launcher, "call", lambda self, name, *args: calls.append(name) or call(self, name, *args))
     launch(runner, [one.next_row() for one in sequences], SMALL)
     assert puts == [(runner.space.layout(SMALL).size,)]
     forward = [f"forward {SMALL} {part}" for part in ("begin", "layer 0", "layer 0", "end")]
@@ -294,7 +295,7 @@ def test_a_steady_step_is_one_transfer_and_one_call_of_each_program(runner, monk
 
 def test_warming_up_times_every_bucket_and_leaves_nothing_behind(runner):
     before = generate(runner, [Running(1, PENALISED)], 4)
-    seconds = runner.warm_up()
+    seconds = runner.prepare()
     assert set(seconds) == set(runner.space.grid.buckets)
     assert all(value > 0 for value in seconds.values())
     assert not np.asarray(runner.slots.settings[0]).any()

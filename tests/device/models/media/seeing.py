@@ -64,7 +64,7 @@ class SeeingModel(PagedModel):
 
     def pool(self) -> np.ndarray:
         """The embeddings on the device."""
-        return np.asarray(self.runner._encoder._pool.array)
+        return np.asarray(self.runner.launcher.embeddings.array)
 
 
 def fits(bucket: Bucket, items: Sequence[MediaItem]) -> bool:
