@@ -59,6 +59,7 @@ def test_only_the_device_half_loads_jax() -> None:
     assert loaded.isdisjoint({"jax", "jaxlib", "flax", "torch"})
 
 
+@pytest.mark.slow
 def test_tests_that_are_not_run_with_every_jax_do_not_load_it() -> None:
     tests = sorted((ROOT / "tests").rglob("test_*.py"))
     host = [path for path in tests if not loads_jax(path)]

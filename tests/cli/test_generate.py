@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from jaxengine.cli import main
+from tests.bench.test_commands import SMALL  # whose programs are kept when these tests begin
 
 
 @pytest.mark.usefixtures("quick_engines")
 def test_generate_streams_to_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    small = ["--max-num-batched-tokens", "32", "--max-model-len", "128", "--num-pages", "33", "--temperature", "0"]
-    words = ["generate", "Once upon", "--max-tokens", "8", "--quiet", *small]
+    words = ["generate", "Once upon", "--max-tokens", "8", "--quiet", "--temperature", "0", *SMALL]
     assert main(words) == 0
     whole = capsys.readouterr().out
     pieces: list[str] = []
