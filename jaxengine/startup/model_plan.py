@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxengine.contract.batch import CacheTraits
@@ -77,8 +78,13 @@ class ModelPlan(ModelFiles):
         return () if self.pipeline is None else tuple(part.layers for part in self.pipeline.parts)
 
     def calling(self, native: str | None) -> ModelPlan:
-        """The same whose programs call this library; plain matrices of an encoder, but for adapters, are packed for it."""
+        """The same whose programs call this library, for which matrices of 4 bits are packed, and plain ones of an encoder.
+
+        An encoder's are not where adapters lie beside them, and those of 4 bits where a draft shares some.
+        """
         called = replace(self, native=native)
+        if native is not None and self.dtype == jnp.bfloat16 and self.draft is None:
+            called = replace(called, parameters=self.schemes.packed(self.parameters))
         if native is None or not self.config.whole_rows or self.schemes != PLAIN or self.adapters is not None:
             return called
         schemes = replace(self.schemes, layers=PACKED)

@@ -15,6 +15,9 @@ constexpr int32_t offset_of(Number number) { return number == Number::int4 ? 8 :
 
 typedef int32_t Eight __attribute__((vector_size(32), aligned(4), may_alias));
 
+// Of a packed matrix of 4 bits four inputs each of so many lines lie together, and lines of two outputs each.
+constexpr int64_t PACKED_LINES = 8, PACKED_OUTPUTS = 2 * PACKED_LINES, PACKED_INPUTS = 4;
+
 // Sums of R rows, of as many outputs each as make eight, row by row. A line of a matrix is an output's, or of 4 bits two outputs'.
 template <Number NUMBER, int R>
 struct EightOf {
@@ -23,6 +26,7 @@ struct EightOf {
   const int16_t* x;  // rows `x_stride` apart, which go on with zeros to a multiple of 32
   int64_t x_stride;
   const uint8_t* following;  // is asked for meanwhile
+  bool packed;               // lines go on PACKED_LINES * PACKED_INPUTS bytes later
 };
 
 #if WIDTH >= 8
@@ -146,9 +150,10 @@ INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t first, int64_t las
     const int16_t* row = of.x + i / OUTPUTS * of.x_stride;
     int32_t sum = 0;
     for (int64_t input = first; input < last; ++input) {
-      int32_t number = static_cast<int8_t>(line[input]);
+      const uint8_t byte = line[of.packed ? input / PACKED_INPUTS * PACKED_LINES * PACKED_INPUTS + input % PACKED_INPUTS : input];
+      int32_t number = static_cast<int8_t>(byte);
       if constexpr (is_paired(NUMBER)) {
-        number = i % 2 ? line[input] >> 4 : line[input] & 15;
+        number = i % 2 ? byte >> 4 : byte & 15;
         if constexpr (NUMBER == Number::float4) number = twice[number] + offset_of(NUMBER);
       }
       sum += number * row[input];

@@ -16,15 +16,23 @@ namespace native {
 
 typedef float EightFloats __attribute__((vector_size(32), aligned(4), may_alias));
 
-// weight [outputs, inputs], or of 4 bits [outputs / 2, inputs]: output 2 j in the low bits of a byte. scales and zeros [groups,
-// outputs] of type `factor`; zeros may be null. No groups: numbers are what they are.
+// weight [outputs, inputs], or of 4 bits [outputs / 2, inputs], lines of two outputs: 2 j in the low bits of a byte. With `packed` that
+// is [outputs / 16, inputs / 4, 8, 4], and of `group` inputs there are fours, or all. scales and zeros [groups, outputs] of type
+// `factor`; zeros may be null. No groups: numbers are what they are.
 struct Scaled {
   Number number;
+  bool packed;
   int64_t group, groups;
   Factor factor;
   const void *scales, *zeros;
 
   bool paired() const { return is_paired(number); }
+  // Of line `number` of a matrix.
+  const uint8_t* line(const Product& product, int64_t number) const {
+    const uint8_t* matrix = static_cast<const uint8_t*>(product.weight);
+    if (!packed) return matrix + number * product.inputs;
+    return matrix + number / PACKED_LINES * PACKED_LINES * product.inputs + number % PACKED_LINES * PACKED_INPUTS;
+  }
   bool fixed() const { return paired() || number == Number::int8; }
 };
 
@@ -59,7 +67,7 @@ inline bool by_panels(int64_t rows) { return WIDTH >= 8 && rows > FIXED_ROWS; }
 
 // Fewer have numbers of 4 bits in lanes (`fixed_lanes.h`), which cost one row more to bring about than they save unless blocks are short.
 inline bool by_lanes(int64_t rows, const Scaled& scaled, const Blocks& blocks) {
-  return WIDTH >= 8 && scaled.paired() && rows <= FIXED_ROWS && (rows > 1 || blocks.place < 128);
+  return WIDTH >= 8 && scaled.paired() && rows <= FIXED_ROWS && (scaled.packed || rows > 1 || blocks.place < 128);
 }
 
 // Rows of 16 bits, `place` for each block, as panels take them if they are multiplied so; behind them scales and sums of each block, row by row.
@@ -133,11 +141,8 @@ static void prepare_fixed(const Product& product, const Scaled& scaled, int64_t 
     rows.sums[block * rows.together + row] = sum;
 #if WIDTH >= 8
     const int64_t steps = blocks.place / 2;
-    if (to == apart) {
-      PairRows(product.rows, rows.values).put(row, block * steps, steps, 0, apart, steps);
-    } else if (by_lanes(product.rows, scaled, blocks)) {
-      order_for_lanes(to, blocks.place);
-    }
+    if (scaled.packed || by_lanes(product.rows, scaled, blocks)) order_for_lanes(to, blocks.place);
+    if (to == apart) PairRows(product.rows, rows.values).put(row, block * steps, steps, 0, apart, steps);
 #endif
   });
 }

@@ -1,5 +1,6 @@
 // Products in fixed point of a few rows with numbers of 4 bits. Lanes are outputs, so that no lanes are added: four inputs of eight
-// lines, of two outputs each, are brought together as they are read, in bytes, of which there are half as many as numbers.
+// lines, of two outputs each, lie together in a packed matrix. Of another they are brought together as they are read, in bytes, of
+// which there are half as many as numbers.
 
 #pragma once
 
@@ -8,7 +9,7 @@
 namespace native {
 
 #if WIDTH >= 8
-constexpr int64_t LANE_LINES = 8, LANE_OUTPUTS = 2 * LANE_LINES;  // of a tile
+constexpr int64_t LANE_LINES = PACKED_LINES, LANE_OUTPUTS = PACKED_OUTPUTS;  // of a tile
 constexpr int64_t LANE_INPUTS = 32;                               // of a line in a turn
 
 INLINE __m256i plus_pairs(__m256i sum, __m256i a, __m256i b) {
@@ -57,7 +58,8 @@ struct LaneNumbers {
   }
 };
 
-// Where a tile's lines begin, and the rows' integers for the same input; `following` is asked for meanwhile.
+// Where a tile's lines begin, of a packed matrix the first one, and the rows' integers for the same input; `following` is asked for
+// meanwhile.
 struct LaneInputs {
   const uint8_t* lines[LANE_LINES];
   const uint8_t* following;
@@ -66,25 +68,35 @@ struct LaneInputs {
 };
 
 // Sums of R rows over `inputs` inputs from `start` on: of the lines' first outputs, and of the second ones.
-template <Number NUMBER, int R>
+template <Number NUMBER, bool PACKED, int R>
 INLINE void lane_sums(const LaneInputs& of, int64_t start, int64_t inputs, Eight (&to)[R][2]) {
   __m256i first[R], second[R];
   UNROLLED for (int r = 0; r < R; ++r) first[r] = second[r] = _mm256_setzero_si256();
+  const auto add = [&](__m256i bytes, const int16_t* x) __attribute__((always_inline)) {  // four inputs
+    const LaneNumbers<NUMBER> numbers(bytes);
+    UNROLLED for (int half = 0; half < 2; ++half) {
+      UNROLLED for (int r = 0; r < R; ++r) {
+        int32_t pair;
+        memcpy(&pair, x + r * of.stride + 2 * half, sizeof(pair));
+        const __m256i row = _mm256_set1_epi32(pair);
+        first[r] = plus_pairs(first[r], numbers.first[half], row), second[r] = plus_pairs(second[r], numbers.second[half], row);
+        IN_REGISTER(first[r]);
+        IN_REGISTER(second[r]);  // compilers would add products to each other first, and keep them in memory
+      }
+    }
+  };
+  const auto packed = [&](int64_t input) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(of.lines[0] + LANE_LINES * input));
+  };
   const auto step = [&](const uint8_t* const (&lines)[LANE_LINES], int64_t at, const int16_t* x) __attribute__((always_inline)) {
     __m256i bytes[4];
     UNROLLED for (int i = 0; i < LANE_INPUTS / 4; ++i) {
-      if (i % 4 == 0) read_lines(lines, at + 4 * i, bytes);
-      const LaneNumbers<NUMBER> numbers(bytes[i % 4]);
-      UNROLLED for (int half = 0; half < 2; ++half) {
-        UNROLLED for (int r = 0; r < R; ++r) {
-          int32_t pair;
-          memcpy(&pair, x + r * of.stride + 4 * i + 2 * half, sizeof(pair));
-          const __m256i row = _mm256_set1_epi32(pair);
-          first[r] = plus_pairs(first[r], numbers.first[half], row), second[r] = plus_pairs(second[r], numbers.second[half], row);
-          IN_REGISTER(first[r]);
-          IN_REGISTER(second[r]);  // compilers would add products to each other first, and keep them in memory
-        }
+      if (PACKED) {
+        bytes[i % 4] = packed(at + 4 * i);
+      } else if (i % 4 == 0) {
+        read_lines(lines, at + 4 * i, bytes);
       }
+      add(bytes[i % 4], x + 4 * i);
     }
   };
   int64_t done = 0;
@@ -93,7 +105,9 @@ INLINE void lane_sums(const LaneInputs& of, int64_t start, int64_t inputs, Eight
     UNROLLED for (int64_t byte = 0; byte < LANE_LINES * LANE_INPUTS; byte += LINE) __builtin_prefetch(behind + byte, 0, 2);
     step(of.lines, start + done, of.x + done);
   }
-  if (done < inputs) {  // what is behind a line may belong to nobody
+  if (PACKED) {
+    for (; done < inputs; done += PACKED_INPUTS) add(packed(start + done), of.x + done);
+  } else if (done < inputs) {  // what is behind a line may belong to nobody
     uint8_t rest[LANE_LINES][LANE_INPUTS] = {};
     const uint8_t* lines[LANE_LINES];
     for (int line = 0; line < LANE_LINES; ++line) {
@@ -168,7 +182,7 @@ NOT_INLINE void add_blocks(const Scaled& scaled, const FixedRows& rows, const Wa
 }
 
 // R rows, and the outputs from `output` on, of which there are `count`, LANE_OUTPUTS at most.
-template <Number NUMBER, int R>
+template <Number NUMBER, bool PACKED, int R>
 NOT_INLINE void tile_of_lanes(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t output, int64_t count) {
   const FixedRows rows(product, blocks);
   const uint8_t* matrix = static_cast<const uint8_t*>(product.weight) + output / 2 * product.inputs;
@@ -176,7 +190,7 @@ NOT_INLINE void tile_of_lanes(const Product& product, const Scaled& scaled, cons
   UNROLLED for (int64_t line = 0; line < LANE_LINES; ++line) {
     of.lines[line] = matrix + smaller(line, (count - 1) / 2) * product.inputs;
   }
-  of.following = matrix + larger(LANE_LINES * product.inputs, BEHIND), of.stride = rows.stride;
+  of.following = matrix + (PACKED ? BEHIND : larger(LANE_LINES * product.inputs, BEHIND)), of.stride = rows.stride;
   EightFloats totals[R][2] = {};
   Waiting<R> waiting;
   const int64_t size = factor_bytes(scaled.factor);
@@ -188,7 +202,7 @@ NOT_INLINE void tile_of_lanes(const Product& product, const Scaled& scaled, cons
     if (waiting.count == 0) waiting.block = block;
     of.x = rows.values + block * blocks.place;
     waiting.groups[waiting.count] = group;
-    lane_sums<NUMBER, R>(of, start, inputs, waiting.sums[waiting.count]);
+    lane_sums<NUMBER, PACKED, R>(of, start, inputs, waiting.sums[waiting.count]);
     ++waiting.count;
   });
   add();
@@ -203,11 +217,11 @@ NOT_INLINE void tile_of_lanes(const Product& product, const Scaled& scaled, cons
 }
 
 // Outputs [first, last) of all rows, of which there are four at most.
-template <Number NUMBER>
+template <Number NUMBER, bool PACKED>
 static void outputs_by_lanes(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t first, int64_t last) {
   for (int64_t output = first; output < last; output += LANE_OUTPUTS) {
     const int64_t count = smaller(LANE_OUTPUTS, last - output);
-#define TILE(R) case R: tile_of_lanes<NUMBER, R>(product, scaled, blocks, output, count); break;
+#define TILE(R) case R: tile_of_lanes<NUMBER, PACKED, R>(product, scaled, blocks, output, count); break;
     switch (product.rows) { TILE(1) TILE(2) TILE(3) TILE(4) }
 #undef TILE
   }

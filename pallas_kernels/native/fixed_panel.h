@@ -47,7 +47,26 @@ INLINE void store_totals(const float* totals, int64_t rows, int64_t columns, flo
   }
 }
 
-template <Number NUMBER, bool ZEROS>
+// As `fill_panel`, of a packed matrix from an input on, whose lines in all have `inputs_of_lines` inputs.
+template <Number NUMBER>
+INLINE void fill_packed_panel(const uint8_t* from, int64_t inputs_of_lines, int64_t count, int64_t inputs, Integers* panel) {
+  constexpr int64_t APART = panel_vectors(NUMBER) * WIDTH;
+  for (int64_t line = 0; line < PANEL_OUTPUTS / 2; line += PACKED_LINES) {
+    const uint8_t* some = from + (2 * line < count ? line : 0) * inputs_of_lines;
+    int32_t* to = reinterpret_cast<int32_t*>(panel) + line;
+    for (int64_t done = 0; done < inputs; done += PACKED_INPUTS, some += PACKED_LINES * PACKED_INPUTS) {
+      __builtin_prefetch(some + BEHIND, 0, 2);
+      const LaneNumbers<NUMBER> numbers(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(some)));
+      UNROLLED for (int half = 0; half < 2; ++half, to += APART) {
+        const auto put = [&](int64_t at, __m256i all) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + at), all); };
+        if constexpr (NUMBER == Number::float4) put(0, numbers.first[half]);
+        put(NUMBER == Number::float4 ? WIDTH : 0, numbers.second[half]);
+      }
+    }
+  }
+}
+
+template <Number NUMBER, bool ZEROS, bool PACKED>
 static void outputs_by_panels(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t first, int64_t last) {
   constexpr int64_t EACH = is_paired(NUMBER) ? 2 : 1;
   static_assert(FIXED_BLOCK <= MOST_PANEL_INPUTS, "a panel has a block");
@@ -75,8 +94,12 @@ static void outputs_by_panels(const Product& product, const Scaled& scaled, cons
           if (is_paired(NUMBER)) part_neighbours(block.scales);
         }
         block.row_scales = rows.scales + number * rows.together, block.row_sums = rows.sums + number * rows.together;
-        const uint8_t* following = matrix + PANEL_OUTPUTS / EACH * (product.inputs + start);
-        fill_panel<NUMBER>(matrix + start, product.inputs, columns, inputs, following, panel);
+        if constexpr (PACKED) {
+          fill_packed_panel<NUMBER>(matrix + PACKED_LINES * start, product.inputs, columns, inputs, panel);
+        } else {
+          const uint8_t* following = matrix + PANEL_OUTPUTS / EACH * (product.inputs + start);
+          fill_panel<NUMBER>(matrix + start, product.inputs, columns, inputs, following, panel);
+        }
         for (int64_t tile = groups.start(part); tile < groups.start(part + 1); ++tile) {
           const int64_t row = pairs.tiles.start(tile);
           const int32_t* x = pairs.tile(tile, number * steps, steps);
@@ -92,16 +115,16 @@ static void outputs_by_panels(const Product& product, const Scaled& scaled, cons
 }
 #endif
 
-template <Number NUMBER>
+template <Number NUMBER, bool PACKED = false>
 static void outputs_of_number(const Product& product, const Scaled& scaled, int64_t first, int64_t last) {
   const Blocks blocks(product.inputs, scaled);
 #if WIDTH >= 8
   if (by_panels(product.rows)) {
-    const auto outputs = scaled.zeros == nullptr ? outputs_by_panels<NUMBER, false> : outputs_by_panels<NUMBER, true>;
+    const auto outputs = scaled.zeros == nullptr ? outputs_by_panels<NUMBER, false, PACKED> : outputs_by_panels<NUMBER, true, PACKED>;
     return outputs(product, scaled, blocks, first, last);
   }
   if constexpr (is_paired(NUMBER)) {
-    if (by_lanes(product.rows, scaled, blocks)) return outputs_by_lanes<NUMBER>(product, scaled, blocks, first, last);
+    if (by_lanes(product.rows, scaled, blocks)) return outputs_by_lanes<NUMBER, PACKED>(product, scaled, blocks, first, last);
   }
 #endif
   outputs_by_tiles<NUMBER>(product, scaled, blocks, first, last);
@@ -109,6 +132,8 @@ static void outputs_of_number(const Product& product, const Scaled& scaled, int6
 
 // Outputs [first, last) of all rows.
 static void outputs_of_fixed(const Product& product, const Scaled& scaled, int64_t first, int64_t last) {
+  if (scaled.packed && scaled.number == Number::int4) return outputs_of_number<Number::int4, true>(product, scaled, first, last);
+  if (scaled.packed) return outputs_of_number<Number::float4, true>(product, scaled, first, last);
   switch (scaled.number) {
     case Number::int4: return outputs_of_number<Number::int4>(product, scaled, first, last);
     case Number::float4: return outputs_of_number<Number::float4>(product, scaled, first, last);

@@ -83,9 +83,9 @@ NOT_INLINE void tile_of_fixed(const Product& product, const Scaled& scaled, cons
   const uint8_t* following = matrix + (row == 0 ? larger(Of::LINES * product.inputs, BEHIND) : 0);
   Of of;
   UNROLLED for (int64_t line = 0; line < Of::LINES; ++line) {
-    of.lines[line] = matrix + smaller(line, (count - 1) / Of::EACH) * product.inputs;
+    of.lines[line] = scaled.line(product, output / Of::EACH + smaller(line, (count - 1) / Of::EACH));
   }
-  of.x_stride = rows.stride, of.following = following;
+  of.x_stride = rows.stride, of.following = following, of.packed = scaled.packed;
   EightFloats total = {};
   blocks.for_each([&](int64_t block, int64_t group, int64_t start, int64_t inputs) __attribute__((always_inline)) {
     of.x = rows.values + row * rows.stride + block * blocks.place - start;

@@ -124,7 +124,7 @@ NOT_INLINE void tile_of_integers(const Product& product, int64_t row, int64_t ou
   const int64_t stride = padded(product.inputs);
   Of of;
   for (int64_t line = 0; line < Of::LINES; ++line) of.lines[line] = matrix + smaller(line, count - 1) * product.inputs;
-  of.x = static_cast<const int16_t*>(product.prepared_rows()) + row * stride, of.x_stride = stride;
+  of.x = static_cast<const int16_t*>(product.prepared_rows()) + row * stride, of.x_stride = stride, of.packed = false;
   of.following = matrix + (row == 0 ? larger(Of::LINES * product.inputs, BEHIND) : 0);
   const Eight sums = eight_sums(of, 0, product.inputs);
   for (int i = 0; i < 8; ++i) {

@@ -96,9 +96,10 @@ namespace native {
 typedef std::function<void(const Product&, int64_t)> Prepare;
 
 // `count` products of the same rows, with matrices of one kind. Rows are prepared, `each` of them together, unless there is nothing
-// to do; then `outputs(number, product, first, last)` makes outputs of the product with this number, of which a task has `most` at most.
+// to do; then `outputs(number, product, first, last)` makes outputs of the product with this number, of which a task has `most` at most,
+// and unless they are the last ones a multiple of `side`.
 template <typename Schedule, typename Outputs>
-void multiply_by(const Product* products, int64_t count, const Prepare& prepare, int64_t each, int64_t most,
+void multiply_by(const Product* products, int64_t count, const Prepare& prepare, int64_t each, int64_t side, int64_t most,
                  int64_t threads, const Schedule& schedule, const Outputs& outputs) {
   const Product& any = products[0];
   const Split rows(any.rows, each);
@@ -112,7 +113,7 @@ void multiply_by(const Product* products, int64_t count, const Prepare& prepare,
 
   int64_t total = 0;
   for (int64_t of = 0; of < count; ++of) total += products[of].outputs;
-  const int64_t share = (total + 4 * threads * SIDE - 1) / (4 * threads * SIDE) * SIDE, task = smaller(most, share);
+  const int64_t share = (total + 4 * threads * side - 1) / (4 * threads * side) * side, task = smaller(most, share);
   const auto tasks_of = [&](const Product& product) { return (product.outputs + task - 1) / task; };
   int64_t tasks = 0;
   for (int64_t of = 0; of < count; ++of) tasks += tasks_of(products[of]);
@@ -135,7 +136,7 @@ void multiply(const Product* products, int64_t count, int64_t threads, const Sch
   const auto prepare = integers ? prepare_integers : wide ? prepare_floats<float, true> : prepare_wide_bfloat16;
   const auto outputs = integers ? outputs_of_integers : wide ? outputs_of_floats<float> : outputs_of_bfloat16;
   const int64_t fit = integers ? TASK_BYTES / larger(1, any.inputs) / SIDE * SIDE : MOST_OUTPUTS;
-  multiply_by(products, count, prepare, integers ? 1 : tile_rows(any.rows), larger(SIDE, smaller(MOST_OUTPUTS, fit)), threads,
+  multiply_by(products, count, prepare, integers ? 1 : tile_rows(any.rows), SIDE, larger(SIDE, smaller(MOST_OUTPUTS, fit)), threads,
               schedule, [&](int64_t, const Product& product, int64_t first, int64_t last) { outputs(product, first, last); });
 }
 

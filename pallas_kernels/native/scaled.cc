@@ -43,8 +43,9 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Remainin
   for (size_t number = 0; number < count; ++number) {
     const ffi::AnyBuffer weight = weights[number], scales = weights[count + number];
     const ffi::AnyBuffer zeros = weights[2 * count + number], out = outs[number];
-    if (x.dimensions().size() != 2 || weight.dimensions().size() != 2 || out.dimensions().size() != 2) {
-      return ffi::Error::InvalidArgument("x, weight and out must have two axes");
+    const bool packed = weight.dimensions().size() == 4;
+    if (x.dimensions().size() != 2 || (weight.dimensions().size() != 2 && !packed) || out.dimensions().size() != 2) {
+      return ffi::Error::InvalidArgument("x, weight and out must have two axes, or weight four");
     }
     native::Scaled& scaled = all[number];
     if (!number_of(weight.element_type(), float4, scaled.number)) {
@@ -53,7 +54,12 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Remainin
     native::Product& product = products[number];
     product.kind = native::Kind::bfloat16;
     product.rows = x.dimensions()[0], product.inputs = x.dimensions()[1];
-    product.outputs = weight.dimensions()[0] * (scaled.paired() ? 2 : 1);
+    scaled.packed = packed;
+    product.outputs = weight.dimensions()[0] * (packed ? native::PACKED_OUTPUTS : scaled.paired() ? 2 : 1);
+    const int64_t inputs = weight.dimensions()[1] * (packed ? native::PACKED_INPUTS : 1);
+    const bool lies = !packed || (scaled.paired() && weight.dimensions()[2] == native::PACKED_LINES &&
+                                  weight.dimensions()[3] == native::PACKED_INPUTS &&
+                                  (group % native::PACKED_INPUTS == 0 || group >= inputs));
     const bool plain = scales.element_count() == 0;
     scaled.group = group, scaled.groups = plain || group < 1 ? 0 : (product.inputs + group - 1) / group;
     scaled.scales = scales.untyped_data(), scaled.zeros = zeros.element_count() == 0 ? nullptr : zeros.untyped_data();
@@ -62,10 +68,11 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Remainin
     const bool known = native::find_factor(of_scales, scaled.factor) &&
                        (scaled.fixed() || scaled.factor != native::Factor::bytes);
     const auto needed = static_cast<size_t>(native::scaled_bytes(product.rows, product.inputs, scaled) + native::LINE);
-    const bool fits = group > 0 && known && scaled.number == all[0].number && scaled.groups == all[0].groups &&
+    const bool fits = group > 0 && known && lies && scaled.number == all[0].number && scaled.groups == all[0].groups &&
+                      packed == all[0].packed &&
                       native::is_array(scales, of_scales, of_groups) &&
                       (scaled.zeros == nullptr || native::is_array(zeros, native::type_of_zeros(of_scales), of_groups)) &&
-                      weight.dimensions()[1] == product.inputs &&
+                      inputs == product.inputs &&
                       out.dimensions()[0] == product.rows && out.dimensions()[1] == product.outputs &&
                       x.element_type() == ffi::DataType::BF16 && out.element_type() == ffi::DataType::F32 &&
                       scratch.size_bytes() >= needed;

@@ -255,14 +255,14 @@ inline int64_t scaled_bytes(int64_t rows, int64_t inputs, const Scaled& scaled) 
   return scaled.fixed() ? fixed_bytes(rows, inputs, scaled) : prepared_bytes(Kind::bfloat16, rows, inputs);
 }
 
-// `count` products of the same rows, each with its numbers' scales and zeros; numbers and groups are alike.
+// `count` products of the same rows, each with its numbers' scales and zeros; numbers and groups are alike, and so they lie.
 template <typename Schedule>
 void multiply_scaled(const Product* products, const Scaled* scaled, int64_t count, int64_t threads, const Schedule& schedule) {
   const bool fixed = scaled[0].fixed();
   const auto outputs = fixed ? outputs_of_fixed : outputs_of_scaled;
   Prepare prepare = prepare_bfloat16;
   if (fixed) prepare = [&](const Product& of, int64_t row) { prepare_fixed(of, scaled[0], row); };
-  multiply_by(products, count, prepare, fixed ? 1 : ROWS, MOST_OUTPUTS, threads, schedule,
+  multiply_by(products, count, prepare, fixed ? 1 : ROWS, scaled[0].packed ? PACKED_OUTPUTS : SIDE, MOST_OUTPUTS, threads, schedule,
               [&](int64_t number, const Product& some, int64_t first, int64_t last) { outputs(some, scaled[number], first, last); });
 }
 

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.checks import check_equal, check_rank
 from pallas_kernels.dispatch import AUTO, Op
+from pallas_kernels.scaled_matmul.packed import is_packed, plain_shape, unpacked
 
 OP = Op(
     "scaled_matmul",
@@ -62,7 +63,7 @@ def scaled_matmul(
 
     Args:
         x: `[N, ..., I]` of floating point, two axes or more; all but the last count rows.
-        weight: `[O, I]`, of one of `WEIGHTS`; of two numbers to a byte `[O / 2, I]`.
+        weight: `[O, I]`, of one of `WEIGHTS`; of two numbers to a byte `[O / 2, I]`, or packed (`packed.py`).
         scales: `[Q, O]` of floating point or uint8, for `Q` groups of `group` inputs; the last may have fewer.
         zeros: `[Q, O]` of floating point, which number of `weight` is zero, or beside scales of uint8 sixteen times that in
             int8; None: 0.
@@ -82,19 +83,17 @@ def scaled_matmul(
         KernelUnsupported: the named backend cannot do this case.
     """
     _check(x, weight, scales, zeros, group=group, pairs=pairs)
-    result: jax.Array = OP.run(
-        backend,
-        platform,
-        x,
-        weight,
-        scales,
-        zeros,
-        group=group,
-        compute=compute,
-        pairs=pairs,
-        round_rows=round_rows,
-        precision=precision,
-    )
+    options = {
+        "group": group,
+        "compute": compute,
+        "pairs": pairs,
+        "round_rows": round_rows,
+        "precision": precision,
+    }
+    if is_packed(weight):
+        chosen = OP.choose(platform, x, weight, scales, zeros, **options) if backend == AUTO else backend
+        weight = weight if chosen == "native" else unpacked(weight)
+    result: jax.Array = OP.run(backend, platform, x, weight, scales, zeros, **options)
     return result
 
 
@@ -141,10 +140,11 @@ def scaled_matmul_each(
 def _check(
     x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, *, group: int, pairs: str
 ) -> None:
-    check_rank(weight=(weight, "O I"), scales=(scales, "Q O"))
-    check_equal("I (inputs)", x=x.shape[-1], weight=weight.shape[1])
-    check_equal("O (outputs)", weight=weight.shape[0] * numbers_to_a_byte(weight), scales=scales.shape[1])
-    check_groups(weight, scales, zeros, group=group, inputs=weight.shape[1], pairs=pairs)
+    plain = jax.ShapeDtypeStruct(plain_shape(weight.shape), weight.dtype)
+    check_rank(weight=(plain, "O I"), scales=(scales, "Q O"))
+    check_equal("I (inputs)", x=x.shape[-1], weight=plain.shape[1])
+    check_equal("O (outputs)", weight=plain.shape[0] * numbers_to_a_byte(weight), scales=scales.shape[1])
+    check_groups(weight, scales, zeros, group=group, inputs=plain.shape[1], pairs=pairs)
     if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
 

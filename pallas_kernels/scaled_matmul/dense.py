@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pallas_kernels.scaled_matmul.packed import LINES, is_packed
+
 Multiply = Callable[[jax.Array, jax.Array], jax.Array]
 """Rows `[N, ..., I]` and a matrix -> float32 `[N, ..., O]`."""
 
@@ -74,18 +76,25 @@ def dense(
 def dense_rows(
     which: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, *, group: int, pairs: str
 ) -> jax.Array:
-    """Rows `which [N]` of the matrix that `[O, I]`, or of two numbers to a byte `[O / 2, I]`, stands for: float32 `[N, I]`."""
+    """Rows `which [N]` of the matrix that `weight` stands for, as `scaled_matmul` takes it: float32 `[N, I]`."""
 
     def taken(of_outputs: jax.Array) -> jax.Array:
         return jnp.take(of_outputs, which, axis=1, mode="clip")
 
     if weight.dtype == jnp.uint8:
-        low, high = halves(jnp.take(weight, which // 2, axis=0, mode="clip"), pairs)
+        low, high = halves(_lines(weight, which // 2), pairs)
         own = jnp.where((which % 2 == 0)[:, None], low, high)
     else:
         own = jnp.take(weight, which, axis=0, mode="clip")
     of_groups = taken(scales), None if zeros is None else taken(zeros)
     return dense(own, *of_groups, group=group, compute=jnp.float32, pairs=pairs)
+
+
+def _lines(weight: jax.Array, which: jax.Array) -> jax.Array:
+    if not is_packed(weight):
+        return jnp.take(weight, which, axis=0, mode="clip")
+    found = weight.at[which // LINES, :, which % LINES].get(mode="clip", wrap_negative_indices=False)
+    return found.reshape(len(which), -1)
 
 
 def numbers(weight: jax.Array, *, pairs: str) -> jax.Array:

@@ -12,6 +12,7 @@ import jax
 from jax.typing import DTypeLike
 
 from pallas_kernels.scaled_matmul import native
+from pallas_kernels.scaled_matmul.packed import is_packed
 
 
 def supports(
@@ -22,6 +23,8 @@ def supports(
     **options: Any,
 ) -> str | None:
     """None, or which type it does not multiply, or that the library is not registered."""
+    if len({is_packed(weight) for weight in weights}) > 1:
+        return "some matrices are packed and some are not"
     if len({weight.dtype for weight in weights}) > 1:
         return f"weights are of {', '.join(str(weight.dtype) for weight in weights)}, and it takes those of one type"
     if len({each is None for each in zeros}) > 1:

@@ -14,8 +14,9 @@ from jaxengine.startup.build import Engine, build_engine
 from jaxengine.startup.program_context import NATIVE
 from jaxengine.tools.cache import import_bundle
 from jaxengine.tools.compile_ahead import compile_ahead
+from jaxengine.tools.convert import convert
 from tests.integration import engines
-from tests.integration.engines import greedy, run, token_ids, write_config
+from tests.integration.engines import greedy, run, token_ids, write_checkpoint, write_config
 from xla_cache import Bundle
 
 pytestmark = pytest.mark.usefixtures("native", "quick_engines")
@@ -60,6 +61,21 @@ def test_what_is_generated_alone_is_generated_in_company_and_by_the_next_start(
     second = engines.start(model, **options)
     assert origins(second) == {"store"}
     assert answers(second) == alone
+
+
+@pytest.mark.slow
+def test_matrices_of_4_bits_are_packed_whatever_they_are_read_from(tmp_path: Path) -> None:
+    """Layers' and the table that looks up and scores, of tensors and of Orbax."""
+    source = write_checkpoint(tmp_path / "model", num_hidden_layers=1)
+    options = {"quantization": "int4", "lm_head_dtype": "int4", **BFLOAT16}
+    convert(str(source), tmp_path / "converted", **options)
+    loaded = {"load_format": "auto", "xla_cache_path": str(tmp_path / "store"), **options}
+    engine = engines.start(source, **loaded)
+    kept = engine.space.parameters
+    assert kept["embed.table"].shape[2:] == kept["layers.0.mlp.up.weight"].shape[2:] == (8, 4)
+    alone = [token_ids(run(engine, [prompt], greedy(8)))[0] for prompt in PROMPTS]
+    assert answers(engine) == alone
+    assert answers(engines.start(tmp_path / "converted", **loaded)) == alone
 
 
 @pytest.mark.slow

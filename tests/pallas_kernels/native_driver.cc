@@ -91,7 +91,8 @@ struct Factors {
 };
 
 // What is no number is left out.
-static int check_scaled(Number number, int64_t rows, int64_t inputs, int64_t outputs, int64_t group, Factor kept, bool with_zeros) {
+static int check_scaled(Number number, int64_t rows, int64_t inputs, int64_t outputs, int64_t group, Factor kept, bool with_zeros,
+                        bool packed = false) {
   const bool paired = number == Number::int4 || number == Number::float4;
   const int64_t groups = group == 0 ? 0 : (inputs + group - 1) / group, count = groups * outputs;
   const Factors scales(count, kept, false), zeros(count, kept, true);
@@ -100,7 +101,7 @@ static int check_scaled(Number number, int64_t rows, int64_t inputs, int64_t out
   std::vector<uint8_t> weight(outputs * inputs / (paired ? 2 : 1));
   for (auto& value : x) value = some_bfloat16();
   for (auto& byte : weight) byte = static_cast<uint8_t>(paired ? rand() : rand() % 2 << 7 | rand() % 120);
-  const Scaled scaled{number, group, groups, kept, scales.data(), with_zeros ? zeros.data() : nullptr};
+  const Scaled scaled{number, packed, group, groups, kept, scales.data(), with_zeros ? zeros.data() : nullptr};
   std::vector<uint8_t> scratch(scaled_bytes(rows, inputs, scaled));
   const Product product{Kind::bfloat16, rows, inputs, outputs, x.data(), weight.data(), nullptr, out.data(), scratch.data()};
   std::vector<std::thread> pool;
@@ -111,7 +112,8 @@ static int check_scaled(Number number, int64_t rows, int64_t inputs, int64_t out
     for (int64_t o = 0; o < outputs; ++o) {
       double sum = 0, size = 0;
       for (int64_t i = 0; i < inputs; ++i) {
-        const uint8_t byte = weight[(paired ? o / 2 : o) * inputs + i];
+        const int64_t line = paired ? o / 2 : o;
+        const uint8_t byte = weight[packed ? line / 8 * 8 * inputs + i / 4 * 32 + line % 8 * 4 + i % 4 : line * inputs + i];
         double value = number_of(number, !paired ? byte : o % 2 ? byte >> 4 : byte & 15);
         const double most = scaled.fixed() ? std::fabs(value) + 16 : 0, scale = groups == 0 ? 1 : scales.values[i / group * outputs + o];
         value = (value - (groups != 0 && with_zeros ? zeros.values[i / group * outputs + o] : 0)) * scale;
@@ -383,6 +385,15 @@ int main() {
       }
     }
     if (number > Number::float4) wrong += check_scaled(number, 2, 99, 3, 32, Factor::float32, true);
+    if (number > Number::float4) continue;
+    for (int64_t rows : {1, 3, 13}) {
+      for (int64_t inputs : {4, 100, 1600}) {
+        for (int64_t group : {0, 32, 100}) {
+          const Factor kept = rows == 13 ? Factor::bytes : Factor::bfloat16;
+          for (int64_t outputs : {16, 80}) wrong += check_scaled(number, rows, inputs, outputs, group, kept, rows > 1, true);
+        }
+      }
+    }
   }
   for (int64_t inputs : {2, 66, 530}) {
     for (int64_t outputs : {1, 64, 70}) {

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from jaxengine.startup.native import register_native
 from pallas_kernels import KernelUnsupported, scaled_matmul, scaled_matmul_each
 from pallas_kernels.native import PRODUCT, SCALED_PRODUCT, calling, registered_name
-from pallas_kernels.scaled_matmul.dense import floats, numbers
+from pallas_kernels.scaled_matmul.dense import dense_rows, floats, numbers
+from pallas_kernels.scaled_matmul.packed import packed
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
 from tests.pallas_kernels.test_native_matmul import INSTRUCTIONS
 from tests.quick import rare_but
@@ -153,6 +154,34 @@ def test_matrices_of_one_input_give_together_what_each_gives(native: str, case: 
         np.testing.assert_array_equal(found, whole[:, part])
 
 
+PACKED = [
+    dataclasses.replace(case, outputs=208)
+    for case in CASES
+    if case.outputs == 210 and case.weight in ("int4", LONG_FLOAT4.weight)
+]
+
+
+def packed_arguments(case: ScaledCase) -> tuple[jax.Array, ...]:
+    x, weight, *of_groups = case.arguments()
+    return x, jnp.asarray(packed(np.asarray(weight))), *of_groups
+
+
+@pytest.mark.parametrize("case", [*PACKED, dataclasses.replace(LONG_FLOAT4, outputs=208)], ids=str)
+def test_packed_matrices_give_what_others_give_wherever_they_are_multiplied(native: str, case: ScaledCase) -> None:
+    given = packed_arguments(case)
+    expected = product(native, case, "native", *case.arguments())
+    for rows in (slice(None), slice(1)):
+        np.testing.assert_array_equal(product(native, case, "native", given[0][rows], *given[1:]), expected[rows])
+    plain, elsewhere = (product(native, case, "xla", *arguments) for arguments in (case.arguments(), given))
+    np.testing.assert_array_equal(elsewhere, plain)
+    which = jnp.asarray([0, 3, 207, 16])
+    of_rows = [
+        dense_rows(which, *arguments[1:3], *(arguments[3:] or (None,)), group=case.group, pairs=case.weight)
+        for arguments in (case.arguments(), given)
+    ]
+    np.testing.assert_array_equal(*of_rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("instructions", rare_but(INSTRUCTIONS, {"x86-64-v3"}))
 def test_every_set_of_instructions_multiplies_alike(
@@ -164,6 +193,9 @@ def test_every_set_of_instructions_multiplies_alike(
     except NoCompilerError as error:
         pytest.skip(f"this compiler knows no {instructions}: {error}")
     assert other != native
+    for case in PACKED:
+        found = product(other, case, "native", *packed_arguments(case))
+        np.testing.assert_array_equal(found, product(native, case, "native", *case.arguments()))
     for case in CASES:
         given = case.arguments()
         found = product(other, case, "native", *given)

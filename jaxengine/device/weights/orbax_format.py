@@ -14,9 +14,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint
+from jaxengine.device.weights.placement import place
 from jaxengine.device.weights.problems import Problems
 from jaxengine.device.weights.report import Progress, Tracker
 from jaxengine.errors import CheckpointError
+from pallas_kernels.scaled_matmul.packed import is_packed, packed, plain_shape
 
 MIN_CHUNK_BYTES = 1 << 20
 MAX_CHUNKS = 64
@@ -37,7 +39,7 @@ def save(path: Path, arrays: Mapping[str, jax.Array]) -> None:
 def restore(
     checkpoint: OrbaxCheckpoint, parameters: Mapping[str, jax.ShapeDtypeStruct], *, progress: Progress | None = None
 ) -> dict[str, jax.Array]:
-    """Read every parameter into its dtype and sharding, many at a time.
+    """Read every parameter into its dtype and sharding, many at a time. Of those that are packed plain ones are stored.
 
     Orbax holds a multiple of what it reads at once: chunks as stored, chunks decoded, the array put together. To keep the
     loader's bound the large arrays are read one by one, before the others, and those together as a quarter of the largest.
@@ -45,6 +47,8 @@ def restore(
     Raises:
         CheckpointError: the checkpoint's parameters are not the model's (all differences are listed), or cannot be read.
     """
+    to_pack = [path for path, spec in parameters.items() if spec.dtype == np.uint8 and is_packed(spec)]
+    wanted, parameters = parameters, {**parameters, **{path: _plain(parameters[path]) for path in to_pack}}
     _check(checkpoint, parameters)
     stored = {
         path: math.prod(shape) * np.dtype(dtype).itemsize for path, (shape, dtype) in checkpoint.parameters.items()
@@ -57,7 +61,14 @@ def restore(
     for group, limit in ((large, largest), (small, largest // 4)):
         arrays |= _restore_group(checkpoint.path, group, bytes_at_once=limit)
         tracker.add(sum(stored[path] for path in group), num_tensors=len(group))
+    for path in to_pack:
+        arrays[path] = place(packed(np.asarray(arrays[path])), wanted[path])
     return {path: arrays[path] for path in parameters}
+
+
+def _plain(spec: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """What a checkpoint has of a packed matrix."""
+    return jax.ShapeDtypeStruct(plain_shape(spec.shape), spec.dtype, sharding=spec.sharding)
 
 
 def _restore_group(

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+import jax
+
 from jaxengine.device.layers.schemes import HEAD, Scheme, is_numbers, is_weight
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.int8 import INT8
-from jaxengine.device.layers.schemes.scaled import FP8, INT4, INT4_G32
+from jaxengine.device.layers.schemes.scaled import FP8, INT4, INT4_G32, Scaled
 from jaxengine.device.layers.schemes.stored import Stored, StoredFormats
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError, nearest
@@ -72,6 +74,13 @@ class Schemes:
         ):
             return False
         return is_weight(path) or (path == HEAD and self.of(path) is not DENSE)
+
+    def packed(self, parameters: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
+        """The parameters as a CPU's library reads them best: matrices of 4 bits lie otherwise where they can."""
+        return {
+            path: scheme.packed(struct) if is_numbers(path) and isinstance(scheme := self.of(path), Scaled) else struct
+            for path, struct in parameters.items()
+        }
 
     def table(
         self, rules: Iterable[Rule | Ignore], targets: Iterable[str] = (), *, plain: bool = False

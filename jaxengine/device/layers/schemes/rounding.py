@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.rules import Array, Made
+from pallas_kernels.scaled_matmul.packed import INPUTS, LINES, packed, packed_shape
 
 Scales = tuple[NDArray[np.float32], NDArray[np.float32]]
 """Scales and zeros of groups, `[out, Q]` each."""
@@ -109,6 +110,27 @@ class Paired:
         if self.dtype == np.int8:
             numbers += np.int8(8)
         np.copyto(out, paired(numbers.view(np.uint8) & np.uint8(15)))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLines:
+    """A matrix of bytes that is `Made`, packed (`pallas_kernels.scaled_matmul.packed`); it is asked for whole."""
+
+    lines: Made
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return packed_shape(self.lines.shape, group=INPUTS) or self.lines.shape
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        """Write all bytes to `out`, which is contiguous. They are packed where they lie, a few lines after the other."""
+        plain = out.view()
+        plain.shape = self.lines.shape  # and no copy
+        self.lines.fill(plain, tuple(slice(0, size) for size in plain.shape))
+        step = max(1, CHUNK // plain[:LINES].size) * LINES
+        for first in range(0, len(plain), step):
+            some = plain[first : first + step]
+            some[:] = packed(some).reshape(some.shape)
 
 
 def paired(numbers: Array) -> Array:

@@ -21,6 +21,7 @@ from jaxengine.device.layers.schemes import WEIGHT, part_of
 from jaxengine.device.layers.schemes.rounding import (
     GroupScales,
     OutputFactors,
+    PackedLines,
     Paired,
     Rounded,
     TensorsFound,
@@ -33,6 +34,7 @@ from jaxengine.errors import ConfigError
 from pallas_kernels import grouped_scaled_matmul, scaled_matmul, scaled_matmul_each
 from pallas_kernels.scaled_matmul import PAIRS
 from pallas_kernels.scaled_matmul.dense import dense_rows
+from pallas_kernels.scaled_matmul.packed import packed, packed_shape, plain_shape
 
 if TYPE_CHECKING:
     from jaxengine.device.layers.context import ModelContext
@@ -65,6 +67,16 @@ class Scaled(Numbers):
             of_factor = ((outputs,), (axes[0],)) if self.byte_scales else ((1,), ("groups",))
             parameters[TENSOR_SCALE] = context.parameter(*of_factor, dtype=jnp.float32)
         return parameters
+
+    def packed(self, weight: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        """The numbers of a matrix that is multiplied by a CPU's library, as that reads them best, if they can lie so.
+
+        Whatever takes numbers of 4 bits here takes them so, too; matrices of groups stay as they are.
+        """
+        if not self.paired or weight.ndim > 2:
+            return weight
+        shape = packed_shape(weight.shape, self._group(weight.shape[1]))
+        return weight if shape is None else jax.ShapeDtypeStruct(shape, weight.dtype, sharding=weight.sharding)
 
     def multiply(
         self,
@@ -138,7 +150,7 @@ class Scaled(Numbers):
             parameters[WEIGHT],
             parameters[SCALE],
             parameters.get(ZERO),
-            group=self._group(parameters[WEIGHT].shape[1]),
+            group=self._group(plain_shape(parameters[WEIGHT].shape)[1]),
             pairs=self.dtype,
         )
         if not self._has_factor:
@@ -205,8 +217,9 @@ class Scaled(Numbers):
             rounded = Rounded(
                 rule.rows(matrix, config, self._plain(shape, rule)), self, group_scales, tensors.of(matrix)
             )
-            made = Turned(rounded) if rule.stacked else rounded
-            return Paired(made, rounded.dtype) if self.paired else made
+            made: Made = Turned(rounded) if rule.stacked else rounded
+            made = Paired(made, rounded.dtype) if self.paired else made
+            return PackedLines(made) if len(shape) == 4 else made
 
         def of_groups(matrix: Array, config: KvHeads, shape: tuple[int, ...], *, zeros: bool = False) -> Made:
             rows = rule.rows(matrix, config, shape[::-1])
@@ -235,7 +248,8 @@ class Scaled(Numbers):
         def weight(numbers: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
             rows = rule.rows(numbers, config, self._plain(shape, rule))
             kept = rows.T if rule.stacked else rows
-            return paired(kept) if self.paired else kept
+            kept = paired(kept) if self.paired else kept
+            return packed(kept) if len(shape) == 4 else kept
 
         def of_groups(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
             rows = rule.rows(tensor, config, shape[::-1]).T
@@ -254,6 +268,7 @@ class Scaled(Numbers):
 
     def _plain(self, shape: tuple[int, ...], rule: Rule) -> tuple[int, ...]:
         """The plain matrix's shape, `[out, in]`, from that of what is kept."""
+        shape = plain_shape(shape)
         whole = (2 * shape[0] if self.paired else shape[0]), shape[1]
         return whole[::-1] if rule.stacked else whole
 

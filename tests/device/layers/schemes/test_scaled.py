@@ -14,14 +14,16 @@ from jaxengine.device.layers.experts import ExpertMatrices
 from jaxengine.device.layers.linear import Linear, Matrix
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.schemes.rounding import Rounded, TensorsFound, group_scales
-from jaxengine.device.layers.schemes.scaled import FP8, INT4, Scaled
+from jaxengine.device.layers.schemes.scaled import FP8, INT4, INT4_G32, Scaled
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.weights.checkpoint import open_checkpoint
 from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.loader import load
 from jaxengine.device.weights.named_arrays import NamedArrays
+from jaxengine.device.weights.placement import place
 from jaxengine.device.weights.rules import Rule, part, transpose
 from jaxengine.errors import ConfigError
+from pallas_kernels.scaled_matmul.packed import packed
 from tests.device.weights.files import numbers, write_single
 from tests.pallas_kernels.simulation import checked_tpu
 
@@ -186,6 +188,24 @@ def test_experts_are_kept_as_one_matrix_each(devices, whole, group, tmp_path):
         for name in ("scale", "zero"):
             np.testing.assert_array_equal(own[name], np.repeat(alone[name], 16 // group, axis=0))
         np.testing.assert_array_equal(own["tensor_scale"], alone["tensor_scale"])
+
+
+@pytest.mark.parametrize("scheme", [INT4, INT4_G32, Scaled(dtype="float4_e2m1fn", group=32)], ids=str)
+@pytest.mark.parametrize("stored", [False, True], ids=["made", "stored"])
+def test_a_packed_matrix_has_the_bytes_of_one_that_is_not(scheme, stored):
+    rng = np.random.default_rng(0)
+    tensor = rng.integers(0, 16, (64, 96), np.uint8) if stored else rng.normal(size=(64, 96)).astype(np.float32)
+    rule = Rule("up.weight", "w_up.weight")
+    (of_numbers,) = (
+        each for each in (scheme.stored_rules if stored else scheme.rules)(rule) if each.target == rule.target
+    )
+    plain = jax.ShapeDtypeStruct((32, 96), jnp.uint8)
+    wanted = scheme.packed(plain)
+    assert wanted.shape == (4, 24, 8, 4)
+    own, found = (np.asarray(place(of_numbers.transform(tensor, None, each.shape), each)) for each in (plain, wanted))
+    np.testing.assert_array_equal(found, packed(own))
+    odd = jax.ShapeDtypeStruct((33, 96), jnp.uint8)
+    assert scheme.packed(odd) is odd
 
 
 def test_half_a_byte_is_no_part_of_a_device():
