@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -156,6 +156,9 @@ class Filling:
     mixers: tuple[Mixer, ...]
     pairs: int = 0
     experts: int = 0
+    devices: int = 1
+    spread: ClassVar[int] = 5
+    """Tokens from one pair of an expert to the next."""
 
     def mixing(self, *, bytes_per_cycle: float, flops_per_cycle: float) -> float:
         """The least cycles of all mixers: of their products or of what they move."""
@@ -182,7 +185,19 @@ class Filling:
             return self._blocks(shapes)
         if kernel == "few_grouped_scaled_matmul":
             return self._visits(shapes)
+        if kernel == "take_rows":
+            (rows,), (places, _) = shapes[0], shapes[2]
+            return _listed([np.arange(rows) * self.spread % places, np.array([self._used(rows)])])
+        if kernel == "sum_rows":
+            (rows,), (places, _) = shapes[0], shapes[4]
+            apart = np.zeros(shapes[2][0], int)
+            return _listed([np.arange(rows) * self.spread % places, np.ones(rows), apart, np.array([self._used(rows)])])
         return {}
+
+    def _used(self, rows: int) -> int:
+        """Of rows of pairs. Blocks of one group each have gaps, and may all be in use."""
+        own = self.pairs // self.devices
+        return own if rows < 2 * own else rows
 
     def _attention(self, mixer: Attention, shapes: Shapes) -> Scalars:
         queries, pages = shapes[9:11]

@@ -351,6 +351,7 @@ def _filling(config: Any, target: Target, bucket: Bucket, context: int) -> Filli
         mixers=mixers(config, target.num_devices),
         pairs=0 if experts is None else bucket.tokens * experts.routing.chosen,
         experts=0 if experts is None else experts.count,
+        devices=target.num_devices,
     )
 
 

@@ -42,6 +42,8 @@ from pallas_kernels.scatter_add import scatter_add, scattered_rows
 from pallas_kernels.selective_scan import selective_scan
 from pallas_kernels.storage import PACKED_TILE, QUANTISED, kv_page_shape, kv_storage_dtype, latent_page_shape
 from pallas_kernels.sum_norm import sum_norm
+from pallas_kernels.sum_rows import sum_rows
+from pallas_kernels.take_rows import take_rows
 from pallas_kernels.threshold import threshold
 from pallas_kernels.write_kv import write_kv
 from pallas_kernels.write_latents import write_latents
@@ -87,6 +89,8 @@ __all__ = [
     "scattered_rows",
     "selective_scan",
     "sum_norm",
+    "sum_rows",
+    "take_rows",
     "threshold",
     "write_kv",
     "write_latents",

@@ -12,8 +12,8 @@ from pallas_kernels.matmul import MAX_INT8_INPUTS
 
 OP = Op(
     "grouped_matmul",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "gpu", "cpu", "native")},
-    preferred={"gpu": ("gpu",), "cpu": ("native", "cpu")},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "gpu", "tpu", "cpu", "native")},
+    preferred={"gpu": ("gpu",), "tpu": ("tpu",), "cpu": ("native", "cpu")},
     portable="xla",
 )
 

@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from pallas_kernels.grouped_matmul.groups import group_of_row, taken
+from pallas_kernels.grouped_matmul.groups import group_of_row
 from pallas_kernels.grouped_scaled_matmul import tpu_few, tpu_float4
 from pallas_kernels.grouped_scaled_matmul.tpu_matrix import (
     OUTPUTS,
@@ -30,6 +30,7 @@ from pallas_kernels.grouped_scaled_matmul.tpu_matrix import (
     read_together,
     taken_apart,
 )
+from pallas_kernels.take_rows import take_rows
 from pallas_kernels.tpu.chip import MIB, NO_TPU, Chip, target_chip
 
 FEWEST_ROWS, MOST_ROWS = 16, 256
@@ -93,7 +94,7 @@ def grouped_scaled_matmul(
         x = tpu_float4.ordered(x, chip)  # before rows are taken, as some are taken often
     kept = Kept(group, scales.shape[1], read_together(scales), pairs, chip)
     factors = (scales,) if zeros is None else (scales, zeros)
-    if few := tpu_few.fitting(chip, x, weights, rows):
+    if few := tpu_few.fitting(chip, x, weights, rows, sizes):
         return tpu_few.multiply(chip, kept, jnp.dtype(dtype), few[0], weights, sizes, few[1], *factors)
     groups, count = len(sizes), len(x if rows is None else rows)
     block = block_rows(count, groups)
@@ -107,11 +108,11 @@ def grouped_scaled_matmul(
     group_of_block = jnp.minimum((blocks_to[None] <= number[:, None]).sum(axis=1, dtype=jnp.int32), groups - 1)
     first = starts[group_of_block] + (number - before[group_of_block]) * block
     given = jnp.minimum(first[:, None] + jnp.arange(block, dtype=jnp.int32), count - 1).reshape(-1)
-    blocks = taken(x, given if rows is None else rows[given])
+    blocks = take_rows(x, given if rows is None else rows[given], used[0] * block, platform="tpu")
     products = _multiply(chip, kept, block, jnp.dtype(dtype), blocks, weights, factors, group_of_block, used)
     own = group_of_row(sizes, rows=count)
     place = before[own] * block + jnp.arange(count, dtype=jnp.int32) - starts[own]
-    return taken(products, place)
+    return take_rows(products, place, ends[-1], platform="tpu")
 
 
 def block_rows(count: int, groups: int) -> int:

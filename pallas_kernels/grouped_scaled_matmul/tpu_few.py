@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.grouped_matmul.groups import taken
 from pallas_kernels.grouped_scaled_matmul.tpu_matrix import Kept, each_columns, most_columns, outputs_of_block
+from pallas_kernels.take_rows import take_rows
 from pallas_kernels.tpu.chip import MIB, SIMULATED, Chip
 
 MOST_TAKEN, MOST_ROWS = 128, 2048
@@ -28,13 +28,13 @@ LEAST_WINDOW, MOST_WINDOW, TILE = 64, 256, 16
 """Sorted rows that are multiplied at once, and those that a tile of bfloat16 has."""
 
 
-def fitting(chip: Chip, x: jax.Array, weights: jax.Array, rows: Any) -> tuple[jax.Array, Any] | None:
+def fitting(chip: Chip, x: jax.Array, weights: jax.Array, rows: Any, sizes: jax.Array) -> tuple[jax.Array, Any] | None:
     """Rows and which of them are taken, as `multiply` takes them; None: they are too many. Of many rows some are taken by XLA."""
     count = len(x if rows is None else rows)
     if count > (SIMULATED_ROWS if chip.name == SIMULATED else MOST_ROWS):
         return None
     if rows is not None and len(x) > MOST_TAKEN:
-        x, rows = taken(x, rows), None
+        x, rows = take_rows(x, rows, sizes.sum(), platform="tpu"), None
     return (x, rows) if _vmem_bytes(weights, len(x), count) <= chip.vmem_bytes // 2 else None
 
 

@@ -11,6 +11,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from jaxengine.device.layers.sharding import Layout
+from pallas_kernels import sum_rows
 
 BLOCK = 64
 """Rows of blocks are a multiple of it."""
@@ -89,24 +90,8 @@ def sum_by_blocks(
         first = number * most
         block = pairs.block(first, most)
         exists = jnp.arange(most) < count - first
-        found = outer(block).astype(jnp.float32)
-        found = jnp.where(exists[:, None], block.weights[:, None] * found if weigh else found, 0.0)
-        return (mixed + _by_token(found, block.numbers // chosen, shape[0], dtype)).astype(dtype)
+        places = jnp.where(exists, block.numbers // chosen, shape[0])
+        weights = block.weights if weigh else jnp.ones_like(block.weights)
+        return sum_rows(mixed, outer(block), places, weights, platform="tpu")
 
     return lax.fori_loop(0, -(-count // most), add, jnp.zeros(shape, dtype))
-
-
-def _by_token(rows: jax.Array, token_of_row: jax.Array, tokens: int, dtype: DTypeLike) -> jax.Array:
-    """Float32 rows `[M, E]`, summed by their tokens -> `[tokens, E]`, about as exact as `dtype`.
-
-    The sums are a product with ones and zeros, which a TPU makes in less time than it moves rows. For float32 that is of the two
-    bfloat16 that a row is but for its last 8 bits. Infinity times zero is no number, so the largest number stands for it.
-    """
-    most = float(jnp.finfo(jnp.bfloat16).max)
-    rows = jnp.nan_to_num(rows, nan=most, posinf=most, neginf=-most)
-    parts = [rows.astype(jnp.bfloat16)]
-    ones = (jnp.arange(tokens, dtype=token_of_row.dtype)[:, None] == token_of_row).astype(jnp.bfloat16)
-    if jnp.dtype(dtype) != jnp.bfloat16:
-        parts.append((rows - parts[0].astype(jnp.float32)).astype(jnp.bfloat16))
-    ones = jnp.concatenate([ones] * len(parts), axis=1)
-    return jnp.dot(ones, jnp.concatenate(parts), preferred_element_type=jnp.float32)

@@ -20,7 +20,7 @@ from jaxengine.device.layers.mlp import MLP, GatedMLP
 from jaxengine.device.layers.routing import Routing, SparseMixer
 from jaxengine.device.layers.schemes import Scheme
 from jaxengine.device.layers.step import Step
-from pallas_kernels import matmul
+from pallas_kernels import matmul, take_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,8 @@ class ExpertMatrices(nnx.Module):
             return y
         for axis in across:  # devices that have a part of a product each add their sums
             bias = jnp.where(jax.lax.axis_index(axis) == 0, bias, jnp.zeros((), bias.dtype))
-        return y + jnp.take(bias, experts, axis=0, mode="clip").astype(y.dtype)
+        biases = take_rows(bias, experts, sizes.sum(), platform=self.context.platform)
+        return y + biases.astype(y.dtype)
 
 
 class SparseMLP(nnx.Module):

@@ -79,11 +79,15 @@ def _best(scores: jax.Array, chosen: int, platform: str) -> jax.Array:
 
 
 def _taken(shares: jax.Array, experts: jax.Array, platform: str) -> jax.Array:
-    """Of `shares [..., count]` those of `experts [..., chosen]`. A TPU would take one after the other."""
+    """Of `shares [..., count]` those of `experts [..., chosen]`. A TPU would take one after the other.
+
+    One rank after the other lies as the scores do, with tokens next to each other; all at once would be laid out anew.
+    """
     if platform != "tpu":
         return jnp.take_along_axis(shares, experts, axis=-1)
-    own = experts[..., None] == jnp.arange(shares.shape[-1])
-    return jnp.where(own, shares[..., None, :], 0.0).sum(axis=-1)
+    numbers = jnp.arange(shares.shape[-1])
+    own = (numbers == experts[..., [rank]] for rank in range(experts.shape[-1]))
+    return jnp.stack([jnp.where(of_rank, shares, 0.0).sum(axis=-1) for of_rank in own], axis=-1)
 
 
 @dataclass(frozen=True, kw_only=True)

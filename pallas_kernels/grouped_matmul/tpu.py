@@ -1,0 +1,34 @@
+"""XLA's products on a TPU, of rows that a kernel of this project takes where they are many (`take_rows`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.typing import DTypeLike
+
+from pallas_kernels.grouped_matmul import xla
+from pallas_kernels.take_rows import tpu as rows_tpu
+
+
+def supports(x: Any, weights: Any, sizes: Any, rows: Any, scales: Any, **options: Any) -> str | None:
+    """None, or why not."""
+    if rows is None or scales is not None:
+        return "it takes rows that are not rounded, out of others"
+    return rows_tpu.supports(jax.ShapeDtypeStruct(x.shape, weights.dtype), rows, None)
+
+
+def grouped_matmul(
+    x: jax.Array,
+    weights: jax.Array,
+    sizes: jax.Array,
+    rows: jax.Array,
+    scales: None,
+    *,
+    precision: jax.lax.Precision,
+    across: tuple[str, ...],
+    dtype: DTypeLike,
+) -> jax.Array:
+    """See the op's contract."""
+    given = rows_tpu.take_rows(x.astype(weights.dtype), rows, sizes.sum())
+    return xla.grouped_matmul(given, weights, sizes, None, scales, precision=precision, across=across, dtype=dtype)

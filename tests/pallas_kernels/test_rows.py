@@ -1,0 +1,107 @@
+"""Every backend of `take_rows` and `sum_rows`, a TPU's kernels on a simulated one."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import AbstractContextManager, nullcontext
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pallas_kernels import sum_rows, take_rows
+from pallas_kernels.check import TOPOLOGIES, devices
+from pallas_kernels.sum_rows.tpu import TOGETHER
+from pallas_kernels.take_rows import OP as TAKE
+from tests.pallas_kernels.simulation import checked_tpu
+from tests.quick import rare_but
+from tests.targets.tpu import available
+
+COLUMNS = 512 + 128
+"""The last block of columns has one of 128 only."""
+
+
+def on(backend: str) -> AbstractContextManager[None]:
+    return checked_tpu() if backend == "tpu" else nullcontext()
+
+
+@pytest.mark.parametrize("backend", TAKE.backends)
+def test_rows_are_taken_as_often_as_wanted(backend: str) -> None:
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(18, COLUMNS)), jnp.bfloat16)
+    rows = rng.integers(-2, 20, 21).astype(np.int32)
+    with on(backend):
+        found = np.asarray(take_rows(x, jnp.asarray(rows), jnp.int32(18), backend=backend))
+    assert found.shape == (21, COLUMNS)
+    np.testing.assert_array_equal(found[:18], np.asarray(x)[rows.clip(0, 17)][:18])
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [
+        *itertools.product(("reference", "product"), ("float32", "bfloat16")),
+        ("tpu", "float32"),
+        pytest.param("tpu", "bfloat16", marks=pytest.mark.slow),
+    ],
+)
+def test_weighted_rows_are_added_where_they_belong(backend: str, dtype: str) -> None:
+    """Two rows of the second chunk have one place; a row of no place is no number."""
+    rng = np.random.default_rng(0)
+    places = np.concatenate([rng.permutation(18)[:TOGETHER], [3, 0, 3, 17], [18, 99]]).astype(np.int32)
+    rows = rng.normal(size=(len(places), COLUMNS))
+    rows[-2:] = np.nan
+    sums, given = jnp.asarray(rng.normal(size=(18, COLUMNS)), dtype), jnp.asarray(rows, jnp.bfloat16)
+    weights = rng.uniform(size=len(places)).astype(np.float32)
+    with on(backend):
+        found = sum_rows(sums, given, jnp.asarray(places), jnp.asarray(weights), backend=backend)
+        found = np.asarray(found, np.float64)
+    expected = np.array(sums, np.float64)
+    np.add.at(expected, places[:-2], (np.asarray(given, np.float64) * weights[:, None])[:-2])
+    # A product is of rows as two numbers of bfloat16 each, or for bfloat16 as one.
+    tolerance = 2.0**-6 if dtype == "bfloat16" else 2.0**-14
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.slow
+def test_a_sum_in_the_kernel_does_not_depend_on_rows_beside() -> None:
+    rng = np.random.default_rng(0)
+    rows, places = jnp.asarray(rng.normal(size=(32, 512)), jnp.bfloat16), np.arange(32, dtype=np.int32) % 8
+    weights = jnp.asarray(rng.uniform(size=32), jnp.float32)
+    alone = np.where(places == 3, places, 8)
+    with checked_tpu():
+        among, found = (
+            np.asarray(sum_rows(jnp.zeros((8, 512)), rows, jnp.asarray(of), weights, backend="tpu"))
+            for of in (places, alone)
+        )
+    np.testing.assert_array_equal(among[3], found[3])
+    assert not found[:3].any()
+
+
+def test_what_does_not_fit_names_the_axis() -> None:
+    rows, places, weights = jnp.ones((3, 4)), jnp.zeros(2, jnp.int32), jnp.ones(3)
+    with pytest.raises(ValueError, match=r"axis M \(rows\) differs: 3 in rows, 2 in places, 3 in weights"):
+        sum_rows(jnp.ones((2, 4)), rows, places, weights)
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.parametrize("columns", rare_but([2048, 2880, 7168], {2048, 7168}))
+@pytest.mark.parametrize("target", rare_but(TOPOLOGIES, {"v6e"}))
+def test_the_tpu_compiler_takes_the_kernels(target: str, columns: int) -> None:
+    """Of a prompt of 2,048 tokens, 8 experts each, on four devices."""
+    available("v6e-1")
+    mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def given(*shape: int, dtype: str) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=whole)
+
+    def both(x: jax.Array, places: jax.Array, weights: jax.Array) -> jax.Array:
+        rows = take_rows(x, places, jnp.int32(len(places)), backend="tpu")
+        return sum_rows(x.astype(jnp.float32), rows, places, weights, backend="tpu")
+
+    with jax.set_mesh(mesh):
+        arrays = given(2048, columns, dtype="bfloat16"), given(6144, dtype="int32"), given(6144, dtype="float32")
+        hlo = jax.jit(both).trace(*arrays).lower(lowering_platforms=("tpu",)).compile().as_text()
+    assert hlo.count("tpu_custom_call") == 2
