@@ -33,7 +33,7 @@ def random_params(rng: random.Random) -> SamplingParams:
     return SamplingParams(**options)
 
 
-@pytest.mark.parametrize("rounds", slow_but([8, 40], {8}, often=()))
+@pytest.mark.parametrize("rounds", slow_but([4, 40], {4}, often=()))
 def test_random_requests(tmp_path, rounds):
     rng = random.Random(0)
     engine = start(write_config(tmp_path), num_pages=48)

@@ -78,6 +78,7 @@ def cases() -> Iterator[Any]:
         yield pytest.param(case, backend, id=f"{case}-{backend}", marks=marks)
 
 
+@functools.lru_cache(maxsize=1)  # the backends of one case follow each other
 def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
     """Token by token in float64: no masks, only the positions that a token sees."""
     q, kv_pages, table, offsets, starts = (np.asarray(array) for array in case.inputs())

@@ -29,7 +29,7 @@ def noise_of(rows: list[Options], *, vocab: int) -> tuple[np.ndarray, np.ndarray
     return np.asarray(_gumbel(seeds, positions, jnp.arange(vocab)[None])), np.asarray(_uniform(seeds, positions))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     rows=st.lists(options(VOCAB), min_size=ROWS, max_size=ROWS),
     logits=st.lists(logits_rows(VOCAB), min_size=ROWS, max_size=ROWS).map(np.stack),
