@@ -40,7 +40,7 @@ def warm_up(launcher: Launcher) -> None:
     space = launcher.space
     states: dict[bool, Kept] = {}
     for layout in (layout for bucket in existing_buckets(launcher) for layout in space.layouts(bucket)):
-        step = dummy_step(launcher, layout)
+        step = dummy_step(launcher, layout, places=1)
         state = launcher.forward(layout, step, call=first, only=0)
         if not isinstance(state, tuple):
             continue
@@ -89,11 +89,14 @@ def existing_buckets(launcher: Launcher) -> Sequence[Bucket]:
     return [bucket for bucket in buckets if launcher.passing.exists(bucket, launcher.executables)]
 
 
-def dummy_step(launcher: Launcher, layout: StepLayout) -> Sequence[jax.Array]:
-    """A step without rows, of which all kept places are sampled: they are the sink's. All places count as used."""
+def dummy_step(launcher: Launcher, layout: StepLayout, *, places: int | None = None) -> Sequence[jax.Array]:
+    """A step without rows, of which all kept places are sampled: they are the sink's. All places count as used.
+
+    With `places` so many, which is enough to run a program once.
+    """
     buffer = np.zeros(layout.size, np.int32)
-    layout.view(buffer, "count")[...] = launcher.space.kept
-    layout.view(buffer, "used")[...] = layout.bucket.tokens
+    layout.view(buffer, "count")[...] = launcher.space.kept if places is None else places
+    layout.view(buffer, "used")[...] = layout.bucket.tokens if places is None else places
     return launcher.put_everywhere(buffer)
 
 
