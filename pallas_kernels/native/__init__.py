@@ -31,7 +31,18 @@ from contextvars import ContextVar
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-PRODUCT, SCALED_PRODUCT, GROUPED_PRODUCT, ATTENTION, PACKED_PRODUCT, ROW_ATTENTION, SUM_NORM, THRESHOLD = (
+(
+    PRODUCT,
+    SCALED_PRODUCT,
+    GROUPED_PRODUCT,
+    ATTENTION,
+    PACKED_PRODUCT,
+    ROW_ATTENTION,
+    SUM_NORM,
+    THRESHOLD,
+    COPY,
+    ADDRESSES,
+) = (
     "product_of_rows",
     "scaled_product_of_rows",
     "products_of_groups",
@@ -40,15 +51,22 @@ PRODUCT, SCALED_PRODUCT, GROUPED_PRODUCT, ATTENTION, PACKED_PRODUCT, ROW_ATTENTI
     "attention_within_rows",
     "norm_of_sum",
     "threshold_of_rows",
+    "copies_of_arrays",
+    "addresses_of_arrays",
 )
 SOURCES = {
-    "decoder.cc": (PRODUCT, ATTENTION, THRESHOLD),
+    "decoder.cc": (PRODUCT, ATTENTION, THRESHOLD, COPY, ADDRESSES),
     "scaled.cc": (SCALED_PRODUCT,),
     "grouped.cc": (GROUPED_PRODUCT,),
     "encoder.cc": (PACKED_PRODUCT, ROW_ATTENTION, SUM_NORM),
 }
 """The custom calls of each library, by its source."""
 SYMBOLS = tuple(symbol for symbols in SOURCES.values() for symbol in symbols)
+
+OF_LAYER = "of_layer"
+"""An attribute of any call within a loop over layers, int64 by argument. Its first argument is then a row of addresses, as
+`ADDRESSES` finds them for all layers, `uint8 [arrays, 8]`. An argument that has a number here, and not -1, lies at the address of
+that number, and not where what is given lies."""
 
 _library: ContextVar[str | None] = ContextVar("library", default=None)
 

@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "xla/ffi/api/c_api.h"
 
@@ -249,6 +250,45 @@ inline XLA_FFI_Error* tell_version(XLA_FFI_Metadata& metadata) {
   return nullptr;
 }
 
+// The arguments of a call, of which some lie elsewhere within a loop over layers (`OF_LAYER` in `__init__.py`).
+struct Arguments {
+  explicit Arguments(const XLA_FFI_CallFrame& frame) : call(frame) {
+    static const char name[] = "of_layer";
+    const XLA_FFI_Array* numbers = nullptr;
+    for (int64_t number = 0; number < frame.attrs.size; ++number) {
+      const XLA_FFI_ByteSpan& span = *frame.attrs.names[number];
+      const bool is_array = frame.attrs.types[number] == XLA_FFI_AttrType_ARRAY;
+      if (is_array && span.len == strlen(name) && memcmp(span.ptr, name, span.len) == 0) {
+        numbers = static_cast<const XLA_FFI_Array*>(frame.attrs.attrs[number]);
+      }
+    }
+    if (numbers == nullptr) return;
+    const int64_t count = frame.args.size - 1;
+    if (numbers->dtype != XLA_FFI_DataType_S64 || count < 0 || numbers->size != static_cast<size_t>(count)) {
+      wrong = "a call of a layer needs addresses and a number for each argument";
+      return;
+    }
+    const AnyBuffer addresses(static_cast<const XLA_FFI_Buffer*>(frame.args.args[0]));
+    buffers.resize(count), args.resize(count);
+    for (int64_t place = 0; place < count; ++place) {
+      buffers[place] = *static_cast<const XLA_FFI_Buffer*>(frame.args.args[1 + place]), args[place] = &buffers[place];
+      const int64_t number = static_cast<const int64_t*>(numbers->data)[place];
+      if (number < 0) continue;
+      if ((number + 1) * sizeof(void*) > addresses.size_bytes()) {
+        wrong = "an argument of a layer has no address";
+        return;
+      }
+      memcpy(&buffers[place].data, static_cast<const char*>(addresses.untyped_data()) + number * sizeof(void*), sizeof(void*));
+    }
+    call.args.args = args.data(), call.args.types = frame.args.types + 1, call.args.size = count;
+  }
+
+  XLA_FFI_CallFrame call;
+  const char* wrong = nullptr;
+  std::vector<XLA_FFI_Buffer> buffers;
+  std::vector<void*> args;
+};
+
 template <typename... Parameters>
 XLA_FFI_Error* call(Error (*function)(Parameters...), XLA_FFI_CallFrame* frame, std::initializer_list<const char*> names) {
   if (frame->struct_size < XLA_FFI_CallFrame_STRUCT_SIZE) {
@@ -258,9 +298,11 @@ XLA_FFI_Error* call(Error (*function)(Parameters...), XLA_FFI_CallFrame* frame, 
   if (extension != nullptr && extension->type == XLA_FFI_Extension_Metadata) {
     return tell_version(*reinterpret_cast<const XLA_FFI_Metadata_Extension*>(extension)->metadata);
   }
-  Frame rest{*frame, names.begin(), static_cast<int64_t>(names.size())};
+  const Arguments arguments(*frame);
+  Frame rest{arguments.call, names.begin(), static_cast<int64_t>(names.size())};
+  rest.wrong = arguments.wrong;
   const std::tuple<Parameters...> parameters{Take<Parameters>::from(rest)...};
-  if (!rest.wrong && (rest.args != frame->args.size || rest.rets != frame->rets.size)) {
+  if (!rest.wrong && (rest.args != rest.call.args.size || rest.rets != rest.call.rets.size)) {
     rest.wrong = "more arguments or results than the function has";
   }
   const char* const message = rest.wrong ? rest.wrong : std::apply(function, parameters).message();

@@ -124,6 +124,30 @@ ffi::Error find_thresholds(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> values,
   return ffi::Error::Success();
 }
 
+// (arrays...) -> (outs...): the arrays; within a loop over layers, where nothing else can take those of one.
+ffi::Error copy(ffi::RemainingArgs arrays, ffi::RemainingRets outs) {
+  if (arrays.size() != outs.size()) return ffi::Error::InvalidArgument("each array must have an out");
+  for (size_t number = 0; number < arrays.size(); ++number) {
+    const ffi::AnyBuffer array = arrays[number], out = outs[number];
+    if (out.size_bytes() == 0 || array.size_bytes() != out.size_bytes() || array.element_type() != out.element_type()) {
+      return ffi::Error::InvalidArgument("types or extents of an array and its out do not fit");
+    }
+    memcpy(out.untyped_data(), array.untyped_data(), out.size_bytes());
+  }
+  return ffi::Error::Success();
+}
+
+// (arrays...) -> out: where they lie, 8 bytes each. XLA leaves what a program is given where it is until the program ends, so that a
+// loop within it may read what lies there.
+ffi::Error find_addresses(ffi::RemainingArgs arrays, ffi::Result<ffi::AnyBuffer> out) {
+  if (out->size_bytes() != arrays.size() * sizeof(void*)) return ffi::Error::InvalidArgument("out must have 8 bytes for each array");
+  for (size_t number = 0; number < arrays.size(); ++number) {
+    const void* const address = arrays[number].untyped_data();
+    memcpy(static_cast<char*>(out->untyped_data()) + number * sizeof(void*), &address, sizeof(void*));
+  }
+  return ffi::Error::Success();
+}
+
 }  // namespace
 
 XLA_CUSTOM_CALL(product_of_rows, multiply)
@@ -131,3 +155,7 @@ XLA_CUSTOM_CALL(product_of_rows, multiply)
 XLA_CUSTOM_CALL(attention_of_rows, attend, "scale", "soft_cap", "window")
 
 XLA_CUSTOM_CALL(threshold_of_rows, find_thresholds)
+
+XLA_CUSTOM_CALL(copies_of_arrays, copy)
+
+XLA_CUSTOM_CALL(addresses_of_arrays, find_addresses)

@@ -8,14 +8,16 @@ CPU-seconds (`benchmarks/layer_forms.py`). So layers are unrolled there, large o
 On the CPU nothing is gained from seeing more than a layer at once, and machine code that grows with depth is what a start would
 spend its time on. Qwen3-0.6B, 28 layers, decode of 8 rows, CPU-seconds: as a whole 7.3 to compile and 1.1 to load, in parts 1.8
 and 0.05. The results are the same to the last bit. What it costs: a decode step of 1, 8 and 32 rows takes 7, 5 and 1% longer
-(two cores, medians of 10 alternating steps: 69.8, 82.4 and 147.7 ms against 65.4, 78.7 and 145.8). A loop over stacked weights is
-no way: XLA:CPU copies each layer's weights out of the stack.
+(two cores, medians of 10 alternating steps: 69.8, 82.4 and 147.7 ms against 65.4, 78.7 and 145.8). So steps of few places are one
+program there, too, where layers are alike, whose loop finds each layer's weights by their addresses (`layer_loop.py`): that is
+compiled in the time of the parts, and in 4 bits a step of one row takes 44 and not 49 ms of the processor
+(`benchmarks/layer_loops.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +29,12 @@ from buckets import Bucket
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.layers.stack import run_layers
+from jaxengine.device.layers.step import Step
 from jaxengine.device.models.interface import POOLED, Model
 from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.models.shared.seeing import Seeing, Seen
 from jaxengine.device.runtime.inputs import StepLayout
+from jaxengine.device.runtime.layer_loop import Own, loop_layers
 from jaxengine.device.runtime.mesh_caches import part_of_mesh, with_mesh
 from jaxengine.device.runtime.passing import Passage, Way
 from jaxengine.device.runtime.program_kinds import HEAVY, ProgramKind
@@ -68,7 +72,7 @@ def forward_names(space: ProgramSpace, bucket: Bucket) -> tuple[str, ...]:
         stage.program_name(layout)
         for layout in space.layouts(bucket)
         for stage in stages(space)
-        if bucket in stage.grid.buckets
+        if bucket in stage.buckets
     )
     return tuple(dict.fromkeys(names))
 
@@ -85,7 +89,7 @@ def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
     firsts: dict[str, Stage] = {}
     arrives: dict[int, tuple[jax.ShapeDtypeStruct, Any]] = {}
     for stage in stages(space):
-        if bucket in stage.grid.buckets:
+        if bucket in stage.buckets:
             firsts.setdefault(stage.name, stage)
             if stage.mesh not in arrives:  # it is traced, and every start asks for it
                 of_mesh = _residual if space.pipeline is None else between
@@ -148,7 +152,11 @@ class ForwardPass:
         self._ways = {place: Way(passage) for place, passage in passages(space).items()}
         self._last_crossed = max((mesh for (_, mesh), way in self._ways.items() if way.crosses), default=None)
         self._names = {
-            layout: [stage.program_name(layout) for stage, _, _ in self._stages]
+            layout: {
+                number: stage.program_name(layout)
+                for number, (stage, _, _) in enumerate(self._stages)
+                if bucket in stage.buckets
+            }
             for bucket in space.grid.buckets
             for layout in space.layouts(bucket)
         }
@@ -170,8 +178,7 @@ class ForwardPass:
 
     def calls(self, layout: StepLayout) -> Counter[str]:
         """How often a pass calls each program that this host launches."""
-        stages = zip(self._stages, self._names[layout], strict=True)
-        return Counter(name for (stage, _, _), name in stages if stage.space.here)
+        return Counter(name for number, name in self._names[layout].items() if self._stages[number][0].space.here)
 
     def run(
         self,
@@ -195,7 +202,7 @@ class ForwardPass:
         shared: Any = None
         streams: dict[int, Any] = {}
         names, count, mesh = self._names[layout], len(self._space.views), 0
-        for number in range(len(names)) if only is None else self._once_each(only):
+        for number in names if only is None else _once_each(names, only):
             stage, parameters, place = self._stages[number]
             if stage.mesh != mesh:
                 mesh = stage.mesh
@@ -218,11 +225,13 @@ class ForwardPass:
             ended = hidden, fields, tuple(streams.get(tap, streams[max(streams)]) for tap in self._space.taps)
         return ended, cache
 
-    def _once_each(self, number: int) -> list[int]:
-        served: dict[str, list[int]] = {}
-        for index, (stage, _, _) in enumerate(self._stages):
-            served.setdefault(stage.name, []).append(index)
-        return [indices[number % len(indices)] for indices in served.values()]
+
+def _once_each(names: Mapping[int, str], which: int) -> list[int]:
+    """Of the stages of each name one."""
+    served: dict[str, list[int]] = {}
+    for number, name in names.items():
+        served.setdefault(name, []).append(number)
+    return [numbers[which % len(numbers)] for numbers in served.values()]
 
 
 def _program(
@@ -248,7 +257,9 @@ def _program(
             # The rows are cut out of the buffer again in every stage: it is a few integers, and goes into what moves them to the
             # layer's pages.
             step = step_of(space, layout, buffer).sharing(shared)
-            if place is None or stage.index is None:
+            if stage.loops:
+                x, cache = _loop(space, stage, dict(zip(given, parameters, strict=True)), x, cache, step)
+            elif place is None or stage.index is None:
                 layers = [model.layers[number] for number in stage.layers]
                 x, cache = run_layers(layers, x, cache, step, first=stage.layers.start, streams=streams)
             else:
@@ -288,6 +299,23 @@ def _program(
         nodes=tuple(node for node, there in nodes if there),
         places=bucket.tokens,
     )
+
+
+def _loop(
+    space: ProgramSpace, stage: Stage, parameters: Mapping[int, jax.Array], x: jax.Array, cache: Cache, step: Step
+) -> tuple[jax.Array, Cache]:
+    """The layers of a stage that loops. `parameters` are by their numbers."""
+    first, numbers = stage.layers.start, space.parts.layers
+    indices = [space.cache.indices[layer] for layer in stage.layers]
+
+    def layer(own: Own, carry: tuple[jax.Array, Cache], place: jax.Array) -> tuple[jax.Array, Cache]:
+        model = merge_some(space.graph, space.parameters, numbers[first], own)
+        layer, *of_index = place
+        return model.layers[first](*carry, step.at(layer, indices[0].with_numbers(*of_index)))
+
+    owns = [tuple(parameters[number] for number in numbers[layer]) for layer in stage.layers]
+    places = np.array([(layer, *index.numbers) for layer, index in zip(stage.layers, indices, strict=True)], np.int32)
+    return loop_layers(layer, owns, (x, cache), places)  # type: ignore[no-any-return]
 
 
 def _begin(layout: StepLayout, model: Model, entry: Any, buffer: jax.Array) -> tuple[jax.Array, Any]:

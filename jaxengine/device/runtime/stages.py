@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
+import jax.numpy as jnp
 
-from buckets import Grid
+from buckets import Bucket
 from jaxengine.device.layers.cache import Cache
-from jaxengine.device.layers.keeps import CacheIndex, Keeps, PerSlot, Takes
+from jaxengine.device.layers.keeps import CacheIndex, Keeps, Paged, PerSlot, Takes
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.space import ProgramSpace
+
+FEW_PLACES = 8
+"""Up to so many places of a step its layers are one program where they can be a loop. Larger steps take long enough for launches
+not to count, and too long for all of their layers to be run while an engine warms up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """A part of the forward pass, one program a bucket: it may begin the pass, run layers that follow each other, and end it.
 
-    It runs on the devices of its `space`, which are mesh number `mesh` of those that a step passes through, in the buckets of its
-    `grid`. `parameters` are the numbers of those it needs, in steps with adapters those of `adapters` too; `pools` and `states`
-    what its layers keep or read: it is given this part of the cache and no other. Stages of one name are one program of one
-    layer: which one it is, and where in the cache its `index` is, is given to it as data then, but for pools, which are part of
-    it.
+    It runs on the devices of its `space`, which are mesh number `mesh` of those that a step passes through, in steps of its
+    `buckets`. `parameters` are the numbers of those it needs, in steps with adapters those of `adapters` too; `pools` and
+    `states` what its layers keep or read: it is given this part of the cache and no other. Stages of one name are one program of
+    one layer: which one it is, and where in the cache its `index` is, is given to it as data then, but for pools, which are part
+    of it. Layers of one that `loops` are alike, and run one after the other by the code of one.
     """
 
     name: str
     space: ProgramSpace
-    grid: Grid
+    buckets: tuple[Bucket, ...]
     parameters: tuple[int, ...]
     adapters: tuple[int, ...] = ()
     begins: bool = False
@@ -36,6 +41,7 @@ class Stage:
     pools: tuple[int, ...] = ()
     states: tuple[str, ...] = ()
     index: CacheIndex | None = None
+    loops: bool = False
 
     @property
     def mesh(self) -> int:
@@ -66,15 +72,27 @@ class Stage:
 
 
 def stages(space: ProgramSpace) -> tuple[Stage, ...]:
-    """The forward pass, in the order in which it runs: on each mesh whole, or layer by layer."""
+    """The forward pass, in the order in which it runs: on each mesh whole, or in buckets of few places as a loop, or layer by
+    layer."""
     return tuple(stage for view in space.views for stage in _of_mesh(view))
 
 
 def _of_mesh(space: ProgramSpace) -> Iterator[Stage]:
-    parts, stem = space.parts, space.stem
+    stem = space.stem
+    whole = stage_of(space, stem.rstrip(), layers=space.layers, begins=space.begins, ends=space.ends)
     if not space.layer_by_layer:
-        yield stage_of(space, stem.rstrip(), layers=space.layers, begins=space.begins, ends=space.ends)
+        yield whole
         return
+    few = tuple(bucket for bucket in space.grid.buckets if bucket.tokens <= FEW_PLACES) if loops(space) else ()
+    others = tuple(bucket for bucket in space.grid.buckets if bucket not in few)
+    if few:
+        yield replace(whole, buckets=few, loops=True)
+    for stage in _layer_by_layer(space) if others else ():
+        yield replace(stage, buckets=others)
+
+
+def _layer_by_layer(space: ProgramSpace) -> Iterator[Stage]:
+    parts, stem = space.parts, space.stem
     if space.begins:
         yield stage_of(space, f"{stem}begin", begins=True)
     for layers in together(space.graph.cache, space.layers):
@@ -86,6 +104,26 @@ def _of_mesh(space: ProgramSpace) -> Iterator[Stage]:
     if space.ends:
         behind = range(len(parts.layers), len(parts.layers))
         yield stage_of(space, f"{stem}end", layers=behind, ends=True)
+
+
+def loops(space: ProgramSpace) -> bool:
+    """Whether the layers can be one loop (`layer_loop.py`): on a CPU, where all are alike and keep keys and values in one pool,
+    and custom calls multiply all their matrices. They do in models of bfloat16, but for experts' and what adapters add."""
+    if not space.layer_by_layer or space.native is None or space.taps or space.adapters is not None:
+        return False
+    parts, structs = space.parts, tuple(space.parameters.values())
+    own = [structs[number] for layer in space.layers for number in parts.layers[layer]]
+    types = {struct.dtype for struct in own}
+    keeps = {kept for layer in space.layers for kept in space.graph.cache[layer]}
+    return (
+        len({parts.alike[layer] for layer in space.layers}) == 1
+        and len({space.cache.indices[layer].pools for layer in space.layers}) == 1
+        and len(keeps) == 1
+        and all(isinstance(kept, Paged) and kept.value > 0 for kept in keeps)
+        and jnp.dtype(jnp.bfloat16) in types
+        and jnp.dtype(jnp.float16) not in types
+        and all(len(struct.shape) <= 2 for struct in own)
+    )
 
 
 def together(cache: Sequence[Keeps], layers: range) -> Iterator[range]:
@@ -113,7 +151,7 @@ def stage_of(
     return Stage(
         name=name,
         space=space,
-        grid=space.grid,
+        buckets=space.grid.buckets,
         parameters=tuple(sorted((*outer, *(number for layer in layers for number in parts.layers[layer])))),
         adapters=(parts.looking if begins else ())
         + tuple(number for layer in layers for number in parts.adapters[layer]),

@@ -12,7 +12,7 @@ import pytest
 
 from buckets import Bucket
 from jaxengine.contract.batch import Row, Rows, Sample
-from jaxengine.device.runtime import forward
+from jaxengine.device.runtime import forward, stages
 from jaxengine.device.runtime import space as runtime_space
 from jaxengine.device.runtime.forward import ForwardPass, forward_names, forward_programs
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
@@ -39,10 +39,10 @@ WINDOWS = {
 }
 
 
-def space(directory, changes: dict[str, Any]) -> ProgramSpace:
+def space(directory, changes: dict[str, Any], **options: Any) -> ProgramSpace:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps({**BASE, **changes}))
-    options = {**SMALL, "buckets": ("4x16", "4x1", "1x1")}
+    options = {**SMALL, "buckets": ("4x16", "4x1", "1x1"), **options}
     config = EngineConfig.from_options(model=str(directory), **options)
     return plan_space(prepare(config, Progress())).space
 
@@ -154,6 +154,36 @@ def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds)
         assert np.array_equal(hidden, expected_hidden)
         assert np.array_equal(pages, expected_pages)
         assert np.ptp(hidden) > 0
+
+
+@pytest.mark.parametrize("quantization", slow_but(["int4", "int8", None], {"int4"}, often=()))
+def test_a_loop_over_layers_that_are_alike_does_what_they_do_one_by_one(tmp_path, monkeypatch, native, quantization):
+    """With the products and the attention of the CPU's library, whose arguments a loop finds by their addresses."""
+    changes = {**WINDOWS, "use_sliding_window": False, "num_hidden_layers": 3, "torch_dtype": "bfloat16"}
+    planned = dataclasses.replace(space(tmp_path, changes, quantization=quantization), native=native)
+    parameters = random_parameters(planned)
+    many, *few = planned.grid.buckets
+    assert len(forward_names(planned, many)) == 3
+    for bucket in few if quantization is None else few[:1]:
+        hidden, pages, called = run(planned, bucket, parameters)
+        assert called == [f"forward {bucket}"]
+        with monkeypatch.context() as patch:
+            patch.setattr(stages, "loops", lambda space: False)
+            expected_hidden, expected_pages, called = run(planned, bucket, parameters)
+            assert called[1:-1] == [f"forward {bucket} layer 0"] * 3
+        assert np.array_equal(hidden, expected_hidden)
+        assert np.array_equal(pages, expected_pages)
+        assert np.ptp(hidden.astype(np.float32)) > 0
+
+
+def test_which_layers_can_be_a_loop(tmp_path):
+    bfloat16 = {"torch_dtype": "bfloat16"}
+    planned = dataclasses.replace(space(tmp_path / "alike", {**LLAMA, **bfloat16}), native="a")
+    assert stages.loops(planned)
+    others = [dataclasses.replace(planned, **change) for change in ({"native": None}, {"taps": (4, 1)})]
+    for name, changes in {"windows": {**WINDOWS, **bfloat16}, "float32": LLAMA}.items():
+        others.append(dataclasses.replace(space(tmp_path / name, changes), native="a"))
+    assert not any(map(stages.loops, others))
 
 
 @pytest.mark.parametrize("cut", slow_but([1, 3], {3}, often=()))
