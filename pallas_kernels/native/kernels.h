@@ -35,11 +35,11 @@ constexpr int64_t PAIR_BLOCK = 1536;  // as `BLOCK`, of numbers of half the size
 #else
 #define BFLOAT16_PAIRS 0
 #endif
-constexpr int64_t FEW_TILES = 6;  // of rows, at most: with so few a matrix is multiplied as it lies
+constexpr int64_t FEW_TILES = 6;  // of rows, at most: with so few a matrix is multiplied as it lies, and else widened first
 constexpr int WIDE_ROWS = PARTS == 2 ? 2 * ROWS : ROWS;  // of a tile whose lanes are summed part by part
 
-// Rows of a tile, at most. With many of them a number of the matrix is multiplied twice as often before the next is read.
-constexpr int64_t tile_rows(int64_t rows) { return rows > FEW_TILES * ROWS ? WIDE_ROWS : ROWS; }
+// Rows of a tile, at most. With more than fit whole a number of the matrix is multiplied twice as often before the next is read.
+constexpr int64_t tile_rows(int64_t rows) { return rows > ROWS ? WIDE_ROWS : ROWS; }
 
 typedef float Vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(2), may_alias));  // pairs of bfloat16
@@ -83,9 +83,34 @@ INLINE void prefetch(const Weight* following, int64_t done) {
   UNROLLED for (int byte = 0; byte < LINES * COUNT * int(sizeof(Weight)); byte += 64) __builtin_prefetch(from + byte, 0, 2);
 }
 
+// Outputs that a block of inputs is multiplied with before another block is: tiles of rows, which take turns, find them in the second cache
+// and keep the rows in the first one. Each tile asks for a share of what all of them read next, so that memory never waits.
+constexpr int64_t TOGETHER = 32;
+
+// Ask for the lines [first, last) of each of as many outputs as a tile has, `stride` apart.
+template <typename Weight>
+INLINE void ask_for(const Weight* outputs, int64_t stride, int64_t first, int64_t last) {
+  UNROLLED for (int q = 0; q < OUTPUTS; ++q) {
+    const char* from = reinterpret_cast<const char*>(outputs + q * stride);
+    for (int64_t line = first; line < last; ++line) __builtin_prefetch(from + line * LINE, 0, 2);
+  }
+}
+
 // With so few rows that are multiplied as they lie, outputs are made one after the other: a matrix is read in order, and what
 // is asked for is so many bytes behind what is read.
 constexpr int64_t ROWS_IN_TURN = 4, BEHIND = 4096;
+
+// Rounded once. `IN_ORDER`: where it is written. Compilers move products of vectors of eight, and then the registers do not hold all sums.
+template <bool IN_ORDER>
+INLINE void add_product(Vector& sum, Vector a, Vector b) {
+#if WIDTH == 8
+  if constexpr (IN_ORDER) {
+    asm volatile("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+    return;
+  }
+#endif
+  sum = a * b + sum;
+}
 
 struct Sum {
   Vector part[PARTS];
@@ -94,7 +119,14 @@ struct Sum {
 // 16 of 32 inputs as float32: bfloat16's even ones or its odd ones, float32's first or second half.
 template <bool SECOND>
 INLINE Vector widened(const uint16_t* from, int part) {
-  const Words pairs = *reinterpret_cast<const Words*>(from + 2 * WIDTH * part);
+  const Words& pairs = *reinterpret_cast<const Words*>(from + 2 * WIDTH * part);
+#if WIDTH == 8
+  if constexpr (SECOND) {  // read again: compilers keep what they have read in a register, and there is none to spare
+    Vector found;
+    asm("vandps %2, %1, %0" : "=x"(found) : "x"(Words{} + 0xffff0000u), "m"(pairs));
+    return found;
+  }
+#endif
   return (Vector)(SECOND ? pairs & 0xffff0000u : pairs << 16);
 }
 
@@ -148,6 +180,7 @@ INLINE float lanes_added(const Sum& sum) {
 // Where a few outputs of a matrix lie: as they were given, each in a place of its own. LINES: of what follows (`prefetch`).
 template <typename Weight, int LINES = 0>
 struct Given {
+  static constexpr bool IN_ORDER = true;
   const Weight* outputs[OUTPUTS];
   const Weight* following;
 
@@ -159,6 +192,7 @@ struct Given {
 
 // Or together, widened, 16 inputs of each in turn.
 struct Packed {
+  static constexpr bool IN_ORDER = false;
   const float* values;
 
   template <bool SECOND>
@@ -183,7 +217,7 @@ struct Lanes {
       UNROLLED for (int r = 0; r < R; ++r) {
         Vector row = *reinterpret_cast<const Vector*>(x + (SECOND * R + r) * LANES + WIDTH * (FIRST + part));
         IN_REGISTER(row);
-        UNROLLED for (int q = 0; q < OUTPUTS; ++q) sums[q][r][part] = values[q] * row + sums[q][r][part];
+        UNROLLED for (int q = 0; q < OUTPUTS; ++q) add_product<Weight::IN_ORDER>(sums[q][r][part], values[q], row);
       }
     }
   }
@@ -209,8 +243,8 @@ INLINE void multiply_inputs(const Packed& weight, const float* x, int64_t inputs
 }
 
 // The last inputs, fewer than 32: x goes on with zeros, and so must the matrix.
-template <int R, typename Weight, int LINES>
-INLINE void multiply_rest(const Given<Weight, LINES>& weight, int64_t done, const float* x, int64_t inputs, Lanes<R, 0, PARTS>& lanes) {
+template <int R, int FIRST, int COUNT, typename Weight, int LINES>
+INLINE void multiply_rest(const Given<Weight, LINES>& weight, int64_t done, const float* x, int64_t inputs, Lanes<R, FIRST, COUNT>& lanes) {
   Weight rest[OUTPUTS][CHUNK] = {};
   Given<Weight> last;
   for (int q = 0; q < OUTPUTS; ++q) {
@@ -220,11 +254,12 @@ INLINE void multiply_rest(const Given<Weight, LINES>& weight, int64_t done, cons
   lanes.multiply_32(last, 0, x);
 }
 
-template <int R, typename Weight, int LINES>
-INLINE void multiply_inputs(const Given<Weight, LINES>& weight, const float* x, int64_t inputs, Lanes<R, 0, PARTS>& lanes) {
+template <int R, int FIRST, int COUNT, typename Weight, int LINES>
+INLINE void multiply_inputs(const Given<Weight, LINES>& weight, const float* x, int64_t inputs, Lanes<R, FIRST, COUNT>& lanes) {
   int64_t done = 0;
   for (; done + CHUNK <= inputs; done += CHUNK) {
-    prefetch<LINES, CHUNK>(weight.following, done);
+    constexpr int EACH = LINES * COUNT / PARTS;  // a part asks for its share
+    prefetch<EACH, CHUNK>(weight.following + FIRST * EACH * inputs, done);
     lanes.multiply_32(weight, done, x + done * R);
   }
   if (done < inputs) multiply_rest(weight, done, x + done * R, inputs, lanes);
@@ -276,8 +311,8 @@ INLINE void add_lanes(const Sum (&sums)[OUTPUTS][R], const Place& place) {
 }
 
 // The lanes of one part, of more rows than the registers hold all lanes of.
-template <int R, int PART>
-NOT_INLINE void part_of_tile(const Packed& weight, const float* x, int64_t inputs, Sum (&sums)[OUTPUTS][R]) {
+template <int R, int PART, typename Weight>
+NOT_INLINE void part_of_tile(const Weight& weight, const float* x, int64_t inputs, Sum (&sums)[OUTPUTS][R]) {
   Lanes<R, PART, 1> lanes;
   multiply_inputs(weight, x, inputs, lanes);
   lanes.store(sums);
@@ -379,7 +414,13 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
     float* out = product.out + rows.start(part) * product.outputs + output;
     return Place{out, product.outputs, smaller(OUTPUTS, last - output), block == 0};
   };
-  if (product.rows <= FEW_TILES * ROWS) {  // the matrix is read once, in the order in which it lies
+  const auto given = [&](int64_t output, int64_t block, auto lines) {
+    Given<Weight, lines.value> found;
+    for (int q = 0; q < OUTPUTS; ++q) found.outputs[q] = weight + smaller(output + q, last - 1) * product.inputs + block;
+    found.following = weight + (output + OUTPUTS) * product.inputs + OUTPUTS * block;
+    return found;
+  };
+  if (rows.count == 1) {  // the matrix is read in the order in which it lies
     int64_t output = first;
     for (; product.rows == 1 && output + 2 * OUTPUTS <= last; output += 2 * OUTPUTS) {
       for (int64_t block = 0; block < product.inputs; block += step) {
@@ -390,15 +431,28 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
       }
     }
     for (; output < last; output += OUTPUTS) {
-      for (int64_t part = 0; part < rows.count; ++part) {
-        for (int64_t block = 0; block < product.inputs; block += step) {
-          const int64_t inputs = smaller(step, product.inputs - block);
-          with_lines<OUTPUTS>(lines_ahead(rows.count, part, OUTPUTS), [&](auto lines) {
-            Given<Weight, lines.value> given;
-            for (int q = 0; q < OUTPUTS; ++q) given.outputs[q] = weight + smaller(output + q, last - 1) * product.inputs + block;
-            given.following = weight + (output + OUTPUTS) * product.inputs + OUTPUTS * block + part * lines.value * inputs;
-            tiles<1>(rows.size(part), given, x(block, inputs, part), inputs, place(output, block, part));
-          });
+      for (int64_t block = 0; block < product.inputs; block += step) {
+        const int64_t inputs = smaller(step, product.inputs - block);
+        tiles<1, WIDE_ROWS>(product.rows, given(output, block, std::integral_constant<int, OUTPUTS>()), x(block, inputs, 0), inputs,
+                            place(output, block, 0));
+      }
+    }
+    return;
+  }
+  if (rows.count <= FEW_TILES) {
+    for (int64_t group = first; group < last; group += TOGETHER) {
+      const int64_t end = smaller(last, group + TOGETHER);
+      for (int64_t block = 0; block < product.inputs; block += step) {
+        const int64_t inputs = smaller(step, product.inputs - block), next = block + step;
+        const bool ends = next >= product.inputs;
+        const Weight* following = ends ? weight + end * product.inputs : weight + group * product.inputs + next;
+        const int64_t lines = (ends ? step : smaller(step, product.inputs - next)) * int64_t(sizeof(Weight)) / LINE;
+        for (int64_t part = 0; part < rows.count; ++part) {
+          for (int64_t output = group; output < end; output += OUTPUTS) {
+            ask_for(following + (output - group) * product.inputs, product.inputs, lines * part / rows.count, lines * (part + 1) / rows.count);
+            tiles<WIDE_ROWS / 2, WIDE_ROWS>(rows.size(part), given(output, block, std::integral_constant<int, 0>()),
+                                            x(block, inputs, part), inputs, place(output, block, part));
+          }
         }
       }
     }
