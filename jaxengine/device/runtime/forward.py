@@ -10,7 +10,7 @@ spend its time on. Qwen3-0.6B, 28 layers, decode of 8 rows, CPU-seconds: as a wh
 and 0.05. The results are the same to the last bit. What it costs: a decode step of 1, 8 and 32 rows takes 7, 5 and 1% longer
 (two cores, medians of 10 alternating steps: 69.8, 82.4 and 147.7 ms against 65.4, 78.7 and 145.8). So steps of few places are one
 program there, too, where layers are alike, whose loop finds each layer's weights by their addresses (`layer_loop.py`): that is
-compiled in the time of the parts, and in 4 bits a step of one row takes 44 and not 49 ms of the processor
+compiled in the time of the parts, and in 4 bits a step of one row takes 39 and not 43 ms of the processor
 (`benchmarks/layer_loops.py`).
 """
 
