@@ -38,8 +38,12 @@ constexpr int64_t PAIR_BLOCK = 1536;  // as `BLOCK`, of numbers of half the size
 constexpr int64_t FEW_TILES = 6;  // of rows, at most: with so few a matrix is multiplied as it lies, and else widened first
 constexpr int WIDE_ROWS = PARTS == 2 ? 2 * ROWS : ROWS;  // of a tile whose lanes are summed part by part
 
-// Rows of a tile, at most. With more than fit whole a number of the matrix is multiplied twice as often before the next is read.
-constexpr int64_t tile_rows(int64_t rows) { return rows > ROWS ? WIDE_ROWS : ROWS; }
+// Rows of a tile, at most. With more than fit whole a number of the matrix is multiplied twice as often before the next is read. Two
+// cores that read a matrix of 7 to 11 rows from memory wait for that, and smaller tiles ask for what follows them more evenly.
+constexpr int64_t tile_rows(int64_t rows) {
+  const bool one = rows <= WIDE_ROWS, several = rows >= 2 * WIDE_ROWS;
+  return rows > ROWS && (one || several) ? WIDE_ROWS : ROWS;
+}
 
 typedef float Vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(2), may_alias));  // pairs of bfloat16
@@ -420,7 +424,8 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
     found.following = weight + (output + OUTPUTS) * product.inputs + OUTPUTS * block;
     return found;
   };
-  if (rows.count == 1) {  // the matrix is read in the order in which it lies
+  const bool few = rows.count <= FEW_TILES;
+  if (rows.count == 1 || (few && tile_rows(product.rows) == ROWS)) {  // the matrix is read in the order in which it lies
     int64_t output = first;
     for (; product.rows == 1 && output + 2 * OUTPUTS <= last; output += 2 * OUTPUTS) {
       for (int64_t block = 0; block < product.inputs; block += step) {
@@ -431,15 +436,20 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
       }
     }
     for (; output < last; output += OUTPUTS) {
-      for (int64_t block = 0; block < product.inputs; block += step) {
-        const int64_t inputs = smaller(step, product.inputs - block);
-        tiles<1, WIDE_ROWS>(product.rows, given(output, block, std::integral_constant<int, OUTPUTS>()), x(block, inputs, 0), inputs,
-                            place(output, block, 0));
+      for (int64_t part = 0; part < rows.count; ++part) {
+        for (int64_t block = 0; block < product.inputs; block += step) {
+          const int64_t inputs = smaller(step, product.inputs - block);
+          with_lines<OUTPUTS>(lines_ahead(rows.count, part, OUTPUTS), [&](auto lines) {
+            auto found = given(output, block, lines);
+            found.following += part * lines.value * inputs;
+            tiles<1, WIDE_ROWS>(rows.size(part), found, x(block, inputs, part), inputs, place(output, block, part));
+          });
+        }
       }
     }
     return;
   }
-  if (rows.count <= FEW_TILES) {
+  if (few) {
     for (int64_t group = first; group < last; group += TOGETHER) {
       const int64_t end = smaller(last, group + TOGETHER);
       for (int64_t block = 0; block < product.inputs; block += step) {
