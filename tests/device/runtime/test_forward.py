@@ -12,6 +12,7 @@ import pytest
 
 from buckets import Bucket
 from jaxengine.contract.batch import Row, Rows, Sample
+from jaxengine.device.layers.schemes.scaled import INT4
 from jaxengine.device.runtime import forward, stages
 from jaxengine.device.runtime import space as runtime_space
 from jaxengine.device.runtime.forward import ForwardPass, forward_names, forward_programs
@@ -23,6 +24,7 @@ from jaxengine.options.config import EngineConfig
 from jaxengine.startup.pool import plan_space
 from jaxengine.startup.prepare import prepare
 from jaxengine.startup.progress import Progress
+from pallas_kernels.scaled_matmul.packed import is_packed
 from tests.integration import engines
 from tests.integration.engines import SMALL
 from tests.quick import slow_but
@@ -161,6 +163,10 @@ def test_a_loop_over_layers_that_are_alike_does_what_they_do_one_by_one(tmp_path
     """With the products and the attention of the CPU's library, whose arguments a loop finds by their addresses."""
     changes = {**WINDOWS, "use_sliding_window": False, "num_hidden_layers": 3, "torch_dtype": "bfloat16"}
     planned = dataclasses.replace(space(tmp_path, changes, quantization=quantization), native=native)
+    if quantization == "int4":  # packed, as a model that calls the library is
+        packed = {path: INT4.packed(each) for path, each in planned.parameters.items() if each.dtype == np.uint8}
+        assert any(is_packed(each) for each in packed.values())
+        planned = dataclasses.replace(planned, parameters={**planned.parameters, **packed})
     parameters = random_parameters(planned)
     many, *few = planned.grid.buckets
     assert len(forward_names(planned, many)) == 3
