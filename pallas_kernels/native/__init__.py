@@ -2,7 +2,7 @@
 
     decoder.cc      a source that is built, with headers below: all that most models call. XLA's calls come in here, and in
                     `scaled.cc`, `grouped.cc` and `encoder.cc`, each a library of its own, which a model that calls it waits for
-    product.h       products of rows with a matrix; `kernels.h` has those of a few outputs, `integers.h` those of int8 rows
+    product.h       products of rows with a matrix: `bfloat16.h`, `floats.h` of `float_tile.h`, and `integers.h` of int8 rows
     scaled.h        the same of matrices of 4 or 8 bits with scales; those of 4 may be packed (`scaled_matmul/packed.py`)
     fixed.h         those of integers, in fixed point: `fixed_tile.h`, `fixed_lanes.h` of few rows, `fixed_panel.h` of many
     pair_panel.h    their sums, of integers

@@ -5,7 +5,7 @@
 
 #pragma once
 
-#include "kernels.h"
+#include "float_tile.h"
 
 namespace native {
 

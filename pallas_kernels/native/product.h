@@ -87,7 +87,7 @@ inline void* at_line(void* scratch) {
 
 }  // namespace native
 
-#include "kernels.h"
+#include "bfloat16.h"
 #include "integers.h"
 #include "threads.h"
 

@@ -156,7 +156,7 @@ struct Panel {
   int64_t group() const { return scaled.groups == 0 ? product.inputs : scaled.group; }
 };
 
-// What the next outputs have of the same inputs, asked for in the order in which it lies, as in kernels.h; into the first cache, in
+// What the next outputs have of the same inputs, asked for in the order in which it lies, as in float_tile.h; into the first cache, in
 // which a panel leaves room.
 class Following {
  public:

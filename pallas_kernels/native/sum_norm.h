@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "kernels.h"
+#include "float_tile.h"
 #include "threads.h"
 
 namespace native {

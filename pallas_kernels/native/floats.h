@@ -1,0 +1,100 @@
+// Products of rows with matrices of float32, and of bfloat16 that is widened.
+
+#pragma once
+
+#include "float_tile.h"
+
+namespace native {
+
+// Rows of one tile, of `tile_rows` at most where they may be `WIDE`.
+template <typename Value, bool WIDE = false>
+static void prepare_floats(const Product& product, int64_t part) {
+  const Split rows(product.rows, WIDE ? tile_rows(product.rows) : ROWS);
+  const int64_t step = block_of(product.inputs, BLOCK), row = rows.start(part), count = rows.size(part);
+  for (int64_t block = 0; block < product.inputs; block += step) {
+    const int64_t inputs = smaller(step, product.inputs - block);
+    const Value* from = static_cast<const Value*>(product.x) + row * product.inputs + block;
+    pack(from, product.inputs, count, inputs, product.prepared_block(block) + row * padded(inputs), count);
+  }
+}
+
+// Outputs [first, last) of all rows.
+template <typename Weight>
+static void outputs_of_floats(const Product& product, int64_t first, int64_t last) {
+  const Weight* weight = static_cast<const Weight*>(product.weight);
+  const int64_t step = block_of(product.inputs, BLOCK);
+  const Split rows(product.rows, tile_rows(product.rows));
+  auto x = [&](int64_t block, int64_t inputs, int64_t part) {
+    return product.prepared_block(block) + rows.start(part) * padded(inputs);
+  };
+  auto place = [&](int64_t output, int64_t block, int64_t part) {
+    float* out = product.out + rows.start(part) * product.outputs + output;
+    return Place{out, product.outputs, smaller(OUTPUTS, last - output), block == 0};
+  };
+  const auto given = [&](int64_t output, int64_t block, auto lines) {
+    Given<Weight, lines.value> found;
+    for (int q = 0; q < OUTPUTS; ++q) found.outputs[q] = weight + smaller(output + q, last - 1) * product.inputs + block;
+    found.following = weight + (output + OUTPUTS) * product.inputs + OUTPUTS * block;
+    return found;
+  };
+  const bool few = rows.count <= FEW_TILES;
+  if (rows.count == 1 || (few && tile_rows(product.rows) == ROWS)) {  // the matrix is read in the order in which it lies
+    int64_t output = first;
+    for (; product.rows == 1 && output + 2 * OUTPUTS <= last; output += 2 * OUTPUTS) {
+      for (int64_t block = 0; block < product.inputs; block += step) {
+        const int64_t inputs = smaller(step, product.inputs - block);
+        const Weight* following = weight + (output + 2 * OUTPUTS) * product.inputs + 2 * OUTPUTS * block;
+        wide_tile_of_row(weight + output * product.inputs + block, product.inputs, following, x(block, inputs, 0), inputs,
+                         place(output, block, 0));
+      }
+    }
+    for (; output < last; output += OUTPUTS) {
+      for (int64_t part = 0; part < rows.count; ++part) {
+        for (int64_t block = 0; block < product.inputs; block += step) {
+          const int64_t inputs = smaller(step, product.inputs - block);
+          with_lines<OUTPUTS>(lines_ahead(rows.count, part, OUTPUTS), [&](auto lines) {
+            auto found = given(output, block, lines);
+            found.following += part * lines.value * inputs;
+            tiles<1, WIDE_ROWS>(rows.size(part), found, x(block, inputs, part), inputs, place(output, block, part));
+          });
+        }
+      }
+    }
+    return;
+  }
+  if (few) {
+    for (int64_t group = first; group < last; group += TOGETHER) {
+      const int64_t end = smaller(last, group + TOGETHER);
+      for (int64_t block = 0; block < product.inputs; block += step) {
+        const int64_t inputs = smaller(step, product.inputs - block), next = block + step;
+        const bool ends = next >= product.inputs;
+        const Weight* following = ends ? weight + end * product.inputs : weight + group * product.inputs + next;
+        const int64_t lines = (ends ? step : smaller(step, product.inputs - next)) * int64_t(sizeof(Weight)) / LINE;
+        for (int64_t part = 0; part < rows.count; ++part) {
+          for (int64_t output = group; output < end; output += OUTPUTS) {
+            ask_for(following + (output - group) * product.inputs, product.inputs, lines * part / rows.count, lines * (part + 1) / rows.count);
+            tiles<WIDE_ROWS / 2, WIDE_ROWS>(rows.size(part), given(output, block, std::integral_constant<int, 0>()),
+                                            x(block, inputs, part), inputs, place(output, block, part));
+          }
+        }
+      }
+    }
+    return;
+  }
+  alignas(64) float panel[MOST_OUTPUTS * BLOCK];
+  for (int64_t block = 0; block < product.inputs; block += step) {
+    const int64_t inputs = smaller(step, product.inputs - block), size = OUTPUTS * padded(inputs);
+    for (int64_t output = first; output < last; output += OUTPUTS) {
+      pack<true>(weight + output * product.inputs + block, product.inputs, smaller(OUTPUTS, last - output), inputs,
+           panel + (output - first) / OUTPUTS * size, OUTPUTS);
+    }
+    for (int64_t part = 0; part < rows.count; ++part) {
+      for (int64_t output = first; output < last; output += OUTPUTS) {
+        const Packed packed{panel + (output - first) / OUTPUTS * size};
+        tiles<WIDE_ROWS - 2, WIDE_ROWS>(rows.size(part), packed, x(block, inputs, part), inputs, place(output, block, part));
+      }
+    }
+  }
+}
+
+}  // namespace native
