@@ -81,7 +81,10 @@ def _taken(jaxpr: Jaxpr) -> set[Any]:
 def _run(jaxpr: Jaxpr, consts: Sequence[Any], given: Sequence[Any], addresses: jax.Array) -> list[Any]:
     """What a program gives, whose custom calls alone take what is given as `_OfLayer`."""
     values: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given), strict=True))
-    read = lambda each: each.val if isinstance(each, Literal) else values[each]  # noqa: E731
+
+    def read(each: Any) -> Any:
+        return each.val if isinstance(each, Literal) else values[each]
+
     for equation in jaxpr.eqns:
         arguments = [read(each) for each in equation.invars]
         if not any(isinstance(each, _OfLayer) for each in arguments):
