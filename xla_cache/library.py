@@ -1,6 +1,7 @@
 """C++ that programs call, built once with the compiler of this machine and kept as programs are.
 
     <identity>-<source>.json   sealed JSON: the digest of the library that was built of exactly this
+    <identity>-<source>.lock   empty: held by the process that builds it, while others wait
     <sha256>.so                the library, under the digest of its bytes
 
 Each source of a folder becomes a library, for the instructions of the machine that it is built on. The identity covers the
@@ -26,6 +27,7 @@ from xla_cache.errors import CacheError, CorruptError
 from xla_cache.files import write_whole
 from xla_cache.location import check_trusted
 from xla_cache.sealed import seal, unseal
+from xla_cache.turns import turn
 
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", "-w")
@@ -116,7 +118,10 @@ def obtain_library(source: Path, directory: Path, recipe: Recipe) -> Library:
     record = directory / f"{recipe.identity}-{source.stem}.json"
     path, built = _kept(record), False
     if path is None:
-        path, built = _build(source, record, recipe.compiler), True
+        with turn(record.with_suffix(".lock")):  # replicas start together, and a build keeps a core busy for seconds
+            path = _kept(record)
+            if path is None:
+                path, built = _build(source, record, recipe.compiler), True
     try:
         return Library(ctypes.CDLL(str(path)), built)
     except OSError as error:

@@ -12,15 +12,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import zstandard
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 from xla_cache.errors import CacheError, CorruptError
 from xla_cache.files import write_whole
@@ -28,6 +23,7 @@ from xla_cache.key import Key
 from xla_cache.location import check_trusted
 from xla_cache.record import Record
 from xla_cache.sealed import seal, unseal
+from xla_cache.turns import turn
 
 # An unrolled program repeats its layers at distances of megabytes, which only a long window sees.
 WINDOW_LOG = 27
@@ -93,23 +89,9 @@ class Store:
                 check_trusted(place)
         return cls(path)
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """One after the other, of the processes that ask: who comes later finds what the first has compiled.
-
-        One that ends, in whatever way, has had its turn. Where there is no locking, or no writing, all go at once.
-        """
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = (self.path / TURN).open("wb")
-        except OSError:
-            yield
-            return
-        with file:
-            if fcntl is not None:
-                with suppress(OSError):
-                    fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def turn(self) -> AbstractContextManager[None]:
+        """One after the other, of the processes that ask: who comes later finds what the first has compiled."""
+        return turn(self.path / TURN)
 
     def find(self, key: Key) -> Record | None:
         """The record of exactly this key, marked as used now.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,13 @@ def test_it_is_built_once_and_under_the_digest_of_its_bytes(source, tmp_path):
     assert hashlib.sha256(library.read_bytes()).hexdigest() == library.stem
     assert [path.stem for path in place.glob("*.json")] == [f"{Recipe.of(source.parent).identity}-number"]
     assert place.stat().st_mode & 0o077 == 0
+
+
+def test_of_many_that_start_together_one_builds(source, tmp_path):
+    recipe = Recipe.of(source.parent)
+    with ThreadPoolExecutor(4) as threads:  # a lock is of an open file, so threads wait as processes do
+        found = list(threads.map(lambda _: obtain_library(source, tmp_path / "native", recipe), range(4)))
+    assert sorted(library.built for library in found) == [False, False, False, True]
 
 
 def test_what_it_is_made_of_is_its_identity(source, tmp_path, monkeypatch):
