@@ -22,7 +22,8 @@ from tqdm import tqdm
 
 from buckets import Bucket
 from jaxengine.bench import machine
-from jaxengine.contract.batch import Row, Rows, SamplingSpec, SlotState
+from jaxengine.contract.batch import SamplingSpec, SlotState
+from jaxengine.contract.rows import Row, Rows
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.forward import ForwardPass, forward_programs
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad

@@ -21,7 +21,8 @@ from typing import Any
 
 from buckets import Bucket
 from jaxengine.bench import machine
-from jaxengine.contract.batch import Batch, Rows
+from jaxengine.contract.batch import Batch
+from jaxengine.contract.rows import Rows
 from jaxengine.startup.group.following import find_first_host
 from jaxengine.startup.group.leading import gather_hosts
 

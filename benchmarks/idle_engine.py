@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jaxengine.contract.batch import Batch, Sample, StepResult
+from jaxengine.contract.batch import Batch, StepResult
 from jaxengine.contract.messages import Begin, Event
+from jaxengine.contract.rows import Sample
 
 if TYPE_CHECKING:
     from jaxengine.startup.engine import HostedEngine

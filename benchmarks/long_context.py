@@ -23,7 +23,8 @@ import numpy as np
 
 from jaxengine import LLM, SamplingParams
 from jaxengine.bench import machine
-from jaxengine.contract.batch import Batch, Row, Rows, Sample, SamplingSpec, SlotState
+from jaxengine.contract.batch import Batch, SamplingSpec, SlotState
+from jaxengine.contract.rows import Row, Rows, Sample
 from jaxengine.device.runtime import space as runtime_space
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.held_weights import HeldWeights

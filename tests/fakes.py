@@ -21,29 +21,13 @@ from typing import Any
 import numpy as np
 
 from buckets import Bucket
-from jaxengine.contract.batch import (
-    Batch,
-    Bitmask,
-    Floats,
-    FromHost,
-    Int32s,
-    Masks,
-    Move,
-    Pending,
-    Pool,
-    Row,
-    RowLogprobs,
-    Runner,
-    SamplingSpec,
-    Score,
-    SlotState,
-    StepResult,
-    ToHost,
-    Weights,
-)
+from jaxengine.contract.arrays import Bitmask, Floats, Int32s, Masks
+from jaxengine.contract.batch import Batch, FromHost, Move, RowLogprobs, SamplingSpec, SlotState, StepResult, ToHost
 from jaxengine.contract.media import Encoding, MediaFacts, SlotMedia
 from jaxengine.contract.page_name import PageName
 from jaxengine.contract.request import Request
+from jaxengine.contract.rows import Pool, Row, Score
+from jaxengine.contract.runner import Pending, Runner, Weights
 from jaxengine.contract.tiers import (
     Answer,
     Ask,

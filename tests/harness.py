@@ -12,9 +12,11 @@ from typing import Any
 
 from buckets import Bucket, Grid
 from jaxengine.contract.adapters import Adapter
-from jaxengine.contract.batch import Batch, CacheTraits, Pending
+from jaxengine.contract.batch import Batch
+from jaxengine.contract.cache_traits import CacheTraits
 from jaxengine.contract.media import MediaFacts
 from jaxengine.contract.request import Request, ThinkingBudget
+from jaxengine.contract.runner import Pending
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.grammar.matching import Grammar

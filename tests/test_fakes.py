@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, FromHost, Move, Row, Rows, Sample, SamplingSpec, SlotState, ToHost
+from jaxengine.contract.batch import Batch, FromHost, Move, SamplingSpec, SlotState, ToHost
+from jaxengine.contract.rows import Row, Rows, Sample
 from tests.fakes import FakeRunner, Slot, choose, oracle
 from tests.harness import make_request
 

@@ -11,13 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from buckets import Bucket
-
-Int32s = NDArray[np.int32]
-Floats = NDArray[np.float32]
+from jaxengine.contract.arrays import Floats, Int32s
 
 
 class Modality(StrEnum):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from jaxengine.contract.batch import Align
 from jaxengine.contract.pooling_params import PoolingParams
+from jaxengine.contract.rows import Align
 from jaxengine.errors import RequestError
 
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.batch import Int32s, RowLogprobs
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.batch import RowLogprobs
 from jaxengine.contract.updates import Admission, SequenceUpdate, by_field, from_fields
 
 Value = TypeVar("Value")

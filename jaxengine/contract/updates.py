@@ -7,7 +7,8 @@ from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from jaxengine.contract.batch import Floats, RowLogprobs
+from jaxengine.contract.arrays import Floats
+from jaxengine.contract.batch import RowLogprobs
 
 FIRST_VERSION = "0"
 """What weights are called that an engine was started with."""

@@ -12,11 +12,11 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jaxengine.contract.batch import Align
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.pooling import Finish, Pooled
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.request import Request, ThinkingBudget
+from jaxengine.contract.rows import Align
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.contract.transfer import TransferParams
 from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from jaxengine.contract.batch import Floats
+from jaxengine.contract.arrays import Floats
 from jaxengine.contract.outputs import PooledOutput, PoolingOutput, PoolingRequestOutput
 from jaxengine.contract.pooling import Finish, Pooled
 from jaxengine.contract.request import Request

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.contract.batch import Floats
+from jaxengine.contract.arrays import Floats
 from jaxengine.contract.speech import SECONDS_OF_TIME
 
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxengine.contract.batch import Bitmask, Int32s
+from jaxengine.contract.arrays import Bitmask, Int32s
 from jaxengine.errors import JaxEngineError
 
 if TYPE_CHECKING:

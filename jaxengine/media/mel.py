@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.media import Floats
+from jaxengine.contract.arrays import Floats
 
 RATE = 16_000
 """Samples a second."""

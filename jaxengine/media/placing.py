@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.contract.media import Int32s, MediaItem, Modality, PromptMedia
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.media import MediaItem, Modality, PromptMedia
 from jaxengine.errors import RequestError
 from jaxengine.media.processors.processor import Made, Processor
 

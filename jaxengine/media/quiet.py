@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxengine.contract.media import Floats
+from jaxengine.contract.arrays import Floats
 
 SEARCHED_S = 1.0
 """The last second of a piece is where a quiet place is looked for."""

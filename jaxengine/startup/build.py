@@ -11,10 +11,10 @@ from functools import partial
 
 import numpy as np
 
-from jaxengine.contract.batch import Runner
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.messages import EngineDead, ModelFound, StartProgress
 from jaxengine.contract.model_source import ModelSource
+from jaxengine.contract.runner import Runner
 from jaxengine.device.runtime.block_moves import block_bytes, most_leaving
 from jaxengine.device.runtime.calibration import calibrate
 from jaxengine.device.runtime.executables import Executables

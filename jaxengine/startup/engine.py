@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from buckets import Grid, ReadyShapes
-from jaxengine.contract.batch import PAGES_ONLY, CacheTraits, Runner
+from jaxengine.contract.cache_traits import PAGES_ONLY, CacheTraits
 from jaxengine.contract.draft_costs import DraftCosts
 from jaxengine.contract.facts import EngineFacts
+from jaxengine.contract.runner import Runner
 from jaxengine.front.front import Front
 from jaxengine.front.model_text import ModelText
 from jaxengine.grammar.compiler import GrammarCompiler

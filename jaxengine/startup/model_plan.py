@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxengine.contract.batch import CacheTraits
+from jaxengine.contract.cache_traits import CacheTraits
 from jaxengine.contract.media import Modality
 from jaxengine.device.layers.adapters import AdapterSpec
 from jaxengine.device.layers.keeps import Keeps, Paged

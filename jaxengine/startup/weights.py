@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxengine.contract.batch import Checkpoint, Weights
+from jaxengine.contract.runner import Checkpoint, Weights
 from jaxengine.device.layers.schemes import is_numbers
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.models.parameters import abstract_model

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, Rows
+from jaxengine.contract.batch import Batch
+from jaxengine.contract.rows import Rows
 from jaxengine.device.weights.placement import bounds_of
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.limits import EngineLimits

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxengine.contract.batch import Batch, Row, Weights
+from jaxengine.contract.batch import Batch
 from jaxengine.contract.channel import Channel
+from jaxengine.contract.rows import Row
+from jaxengine.contract.runner import Weights
 from tests.fakes import FakePending, FakeRunner
 from tests.fronts import make_engine
 from tests.harness import VOCAB

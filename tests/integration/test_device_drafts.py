@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxengine.contract.batch import Weights
+from jaxengine.contract.runner import Weights
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.host.scheduler.draft_length import DraftLength
 from jaxengine.options.config import EngineConfig

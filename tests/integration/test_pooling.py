@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from jaxengine import LLM, PoolingParams
-from jaxengine.contract.batch import Floats
+from jaxengine.contract.arrays import Floats
 from jaxengine.errors import CheckpointError, ConfigError, ContextLengthError, RequestError, UnsupportedError
 from tests.device.models.cases import PROMPTS, ClassifyingFixture, random_tensors
 from tests.integration.engines import SMALL, start

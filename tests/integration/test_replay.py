@@ -12,8 +12,10 @@ from buckets import Limits, plan
 from jaxengine.bench.clock import Launch, Step, serve
 from jaxengine.bench.scheduled import SAMPLING, Flat, Scheduled
 from jaxengine.bench.traffic import Arrival
-from jaxengine.contract.batch import Batch, Masks, Pending, Runner, StepResult
+from jaxengine.contract.arrays import Masks
+from jaxengine.contract.batch import Batch, StepResult
 from jaxengine.contract.request import Request
+from jaxengine.contract.runner import Pending, Runner
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.options.config import EngineConfig

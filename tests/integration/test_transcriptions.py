@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from jaxengine import LLM, SamplingParams
-from jaxengine.contract.batch import Align
 from jaxengine.contract.request import Request
+from jaxengine.contract.rows import Align
 from jaxengine.front.intake import Intake
 from jaxengine.front.prompts import ParsedPrompt
 from jaxengine.media.mel import mel_features

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxengine.contract.batch import Batch, Row, StepResult
+from jaxengine.contract.batch import Batch, StepResult
+from jaxengine.contract.rows import Row
 from tests.fakes import FakeRunner
 from tests.fronts import TOKENIZER
 from tests.server.rig import Live

@@ -10,7 +10,8 @@ from queue import Empty
 from random import Random
 from typing import Any
 
-from jaxengine.contract.batch import Batch, CacheTraits
+from jaxengine.contract.batch import Batch
+from jaxengine.contract.cache_traits import CacheTraits
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.messages import Alive, EngineDead, EngineReady, Event, Message
 from jaxengine.contract.metrics import UNSUPERVISED, Condition

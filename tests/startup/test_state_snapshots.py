@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jaxengine.contract.batch import PAGES_ONLY, CacheTraits
+from jaxengine.contract.cache_traits import PAGES_ONLY, CacheTraits
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.state_snapshots import choose_count, make_snapshots

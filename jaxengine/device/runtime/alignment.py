@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxengine.contract.batch import Align, Int32s
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.rows import Align
 from jaxengine.device.layers.alignment import Alignment, aligned
 from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.runtime.program_kinds import ProgramKind

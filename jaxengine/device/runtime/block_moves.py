@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxengine.contract.batch import Int32s
+from jaxengine.contract.arrays import Int32s
 from jaxengine.device.runtime.memory import shard_bytes
 from jaxengine.device.runtime.program_kinds import ProgramKind
 from jaxengine.device.runtime.space import ProgramSpace

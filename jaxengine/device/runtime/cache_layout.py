@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from jaxengine.contract.batch import CacheTraits
+from jaxengine.contract.cache_traits import CacheTraits
 from jaxengine.contract.windows import pages_held
 from jaxengine.device.layers.keeps import CacheIndex, IndexKeys, Keeps, Paged, PageIndex, PerSlot, Reads, State, Takes
 from jaxengine.errors import ConfigError

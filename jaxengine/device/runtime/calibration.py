@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.batch import Int32s, Row, Weights
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.rows import Row
+from jaxengine.contract.runner import Weights
 from jaxengine.device.runtime.cache_layout import PoolLayout
 from jaxengine.device.runtime.mesh_caches import part_of_mesh
 from jaxengine.device.runtime.runner import ModelRunner

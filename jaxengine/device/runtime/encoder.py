@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from buckets import Bucket
-from jaxengine.contract.batch import Int32s
+from jaxengine.contract.arrays import Int32s
 from jaxengine.contract.media import Encoding, ToEncode
 from jaxengine.device.models.towers.places import ItemGrid, Places, padded
 from jaxengine.device.models.towers.step import TowerStep

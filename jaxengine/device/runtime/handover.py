@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxengine.contract.batch import Int32s
+from jaxengine.contract.arrays import Int32s
 from jaxengine.device.runtime.inputs import FlatRows
 from jaxengine.device.runtime.passing import Passage, Way
 from jaxengine.device.runtime.space import ProgramSpace

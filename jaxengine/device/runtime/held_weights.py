@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxengine.contract.batch import UnfitWeightsError
+from jaxengine.contract.runner import UnfitWeightsError
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.weights.cache_scales import cache_scale_paths
 from jaxengine.device.weights.placement import HostCopy, adopt, place, shares_memory

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from buckets import Bucket
-from jaxengine.contract.batch import ONE, Int32s, Pool, Rows, Sample, Score, Want
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.rows import ONE, Pool, Rows, Sample, Score, Want
 from jaxengine.device.runtime.slot_media import FILL, NOTHING, SlotsMedia, StepMedia
 
 

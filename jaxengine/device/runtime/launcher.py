@@ -8,8 +8,10 @@ from typing import Any
 
 import jax
 
-from jaxengine.contract.batch import Align, Int32s, Move, SlotSnapshot
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.batch import Move, SlotSnapshot
 from jaxengine.contract.media import Encoding
+from jaxengine.contract.rows import Align
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.runtime.adapter_slots import AdapterSlots, ReadAdapter

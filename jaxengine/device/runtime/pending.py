@@ -10,7 +10,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.batch import Align, Pool, RowLogprobs, StepResult, Want
+from jaxengine.contract.batch import RowLogprobs, StepResult
+from jaxengine.contract.rows import Align, Pool, Want
 from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces
 from jaxengine.device.sampling import SampleOutputs

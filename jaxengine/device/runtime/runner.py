@@ -8,9 +8,12 @@ import jax
 import numpy as np
 
 from buckets import Bucket
-from jaxengine.contract.batch import Align, Batch, Int32s, Masks, Move, Pending, Row, Rows, SlotState, Weights
+from jaxengine.contract.arrays import Int32s, Masks
+from jaxengine.contract.batch import Batch, Move, SlotState
 from jaxengine.contract.draft_costs import DraftCosts
 from jaxengine.contract.media import Encoding
+from jaxengine.contract.rows import Align, Row, Rows
+from jaxengine.contract.runner import Pending, Weights
 from jaxengine.contract.tiers import Tiers
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.pooler import Pooled

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.contract.batch import Int32s, SlotState
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.batch import SlotState
 from jaxengine.contract.media import SlotMedia
 
 FILL = {"embeds": -1, "axes": 0, "until": 0, "crossed_until": 0}

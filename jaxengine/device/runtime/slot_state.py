@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.batch import Int32s, Masks, SamplingSpec, SlotState
+from jaxengine.contract.arrays import Int32s, Masks
+from jaxengine.contract.batch import SamplingSpec, SlotState
 from jaxengine.contract.sampling_options import Needs
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces

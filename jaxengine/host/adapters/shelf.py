@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from jaxengine.contract.batch import Runner
+from jaxengine.contract.runner import Runner
 from jaxengine.errors import CheckpointError, JaxEngineError
 
 logger = logging.getLogger(__name__)

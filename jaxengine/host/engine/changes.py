@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jaxengine.contract.batch import Runner, UnfitWeightsError, Weights
 from jaxengine.contract.messages import (
     KV_CACHE,
     SCHEDULING,
@@ -23,6 +22,7 @@ from jaxengine.contract.messages import (
     Update,
     Wake,
 )
+from jaxengine.contract.runner import Runner, UnfitWeightsError, Weights
 from jaxengine.contract.updates import FIRST_VERSION, SequenceUpdate
 from jaxengine.errors import OverloadedError, RequestError, UnsupportedError
 

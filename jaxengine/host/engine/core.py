@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from buckets import ReadyShapes
-from jaxengine.contract.batch import Batch, Pending, Runner
+from jaxengine.contract.batch import Batch
 from jaxengine.contract.messages import Abort, Pause
 from jaxengine.contract.request import Request
+from jaxengine.contract.runner import Pending, Runner
 from jaxengine.contract.step_updates import StepUpdates
 from jaxengine.contract.tiers import NO_TIER_STATS, TierStats
 from jaxengine.contract.updates import SequenceUpdate

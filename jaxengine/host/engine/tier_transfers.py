@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxengine.contract.batch import Runner
+from jaxengine.contract.runner import Runner
 from jaxengine.contract.tiers import TierStats
 from jaxengine.host.kvcache.host_tier import HostTier
 from jaxengine.host.scheduler.scheduler import Scheduler

@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from jaxengine.contract.arrays import Int32s
 from jaxengine.contract.batch import FromHost
 from jaxengine.contract.windows import first_page_seen
 from jaxengine.host.kvcache.pages import SINK
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.host.kvcache.prefix import Chain, Digest
-
-Int32s = NDArray[np.int32]
 
 
 class GroupPages:

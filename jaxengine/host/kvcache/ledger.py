@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from jaxengine.contract.arrays import Int32s
 from jaxengine.contract.batch import FromHost
 from jaxengine.contract.media import PromptMedia
 from jaxengine.contract.page_name import PageName
-from jaxengine.host.kvcache.holding import Holding, Int32s
+from jaxengine.host.kvcache.holding import Holding
 from jaxengine.host.kvcache.host_tier import HostTier
 from jaxengine.host.kvcache.lookup import Lookup, sources
 from jaxengine.host.kvcache.pages import LedgerError

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxengine.contract.media import Int32s, MediaItem
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.media import MediaItem
 from jaxengine.host.kvcache.pages import Pages
 
 Key = tuple[bytes, str | None]

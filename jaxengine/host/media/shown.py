@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxengine.contract.media import Int32s, MediaItem, PromptMedia, SlotMedia
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.media import MediaItem, PromptMedia, SlotMedia
 from jaxengine.host.media.pool import Key, PooledItem
 
 NEVER = sys.maxsize

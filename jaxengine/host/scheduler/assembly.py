@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from buckets import Bucket, Grid
-from jaxengine.contract.batch import Row, Rows, SlotState
+from jaxengine.contract.batch import SlotState
+from jaxengine.contract.rows import Row, Rows
 from jaxengine.host.scheduler.draft_length import DraftLength
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import prompt_shares, spare_rows

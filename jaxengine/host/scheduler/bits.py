@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from jaxengine.contract.batch import Bitmask
+from jaxengine.contract.arrays import Bitmask
 
 BITS = 32
 

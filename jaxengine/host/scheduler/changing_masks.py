@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from jaxengine.contract.batch import Bitmask, Int32s, Masks
+from jaxengine.contract.arrays import Bitmask, Int32s, Masks
 from jaxengine.grammar.matching import BITS, GrammarError, GrammarState
 from jaxengine.host.scheduler.sequence import Sequence, State
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxengine.contract.batch import Int32s
+from jaxengine.contract.arrays import Int32s
 from jaxengine.host.scheduler.ngram import propose
 from jaxengine.options.speculation import NgramSpeculation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxengine.contract.batch import PAGES_ONLY, CacheTraits
+from jaxengine.contract.cache_traits import PAGES_ONLY, CacheTraits
 from jaxengine.errors import ConfigError
 from jaxengine.host.scheduler.policy import URGENCY
 from jaxengine.options.speculation import DraftSpeculation, Speculation

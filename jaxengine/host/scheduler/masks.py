@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxengine.contract.batch import Bitmask, Int32s
+from jaxengine.contract.arrays import Bitmask, Int32s
 from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.errors import RequestError
 from jaxengine.host.scheduler.bits import clear, mask_of

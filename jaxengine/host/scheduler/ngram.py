@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxengine.contract.batch import Int32s
+from jaxengine.contract.arrays import Int32s
 from jaxengine.options.speculation import NgramSpeculation
 
 

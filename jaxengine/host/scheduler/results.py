@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
-from jaxengine.contract.batch import Floats, Pool, Row, RowLogprobs, Score, StepResult
+from jaxengine.contract.arrays import Floats
+from jaxengine.contract.batch import RowLogprobs, StepResult
+from jaxengine.contract.rows import Pool, Row, Score
 from jaxengine.contract.step_updates import Gained, StepUpdates
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.host.scheduler.assembly import Assembly

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from itertools import count
 
 from buckets import Grid
-from jaxengine.contract.batch import Batch, Masks, StepResult
+from jaxengine.contract.arrays import Masks
+from jaxengine.contract.batch import Batch, StepResult
 from jaxengine.contract.media import Encoding
 from jaxengine.contract.metrics import NO_ENCODERS, SchedulerStats
 from jaxengine.contract.request import Request

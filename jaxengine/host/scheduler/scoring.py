@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jaxengine.contract.batch import Int32s, Score
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.rows import Score
 
 
 class Scoring:

@@ -9,8 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from jaxengine.contract.batch import Int32s, Pool, Want, sample
+from jaxengine.contract.arrays import Int32s
 from jaxengine.contract.request import Request
+from jaxengine.contract.rows import Pool, Want, sample
 from jaxengine.contract.updates import Admission
 from jaxengine.grammar.matching import Grammar
 from jaxengine.host.kvcache.prefix import Chain

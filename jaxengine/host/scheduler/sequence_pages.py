@@ -7,7 +7,8 @@ from enum import Enum
 from functools import partial
 from typing import cast
 
-from jaxengine.contract.batch import FromHost, Int32s
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.batch import FromHost
 from jaxengine.contract.tiers import Answer, Loaded
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.scheduler.arrivals import Arrivals

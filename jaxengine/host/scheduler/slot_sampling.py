@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxengine.contract.batch import Bitmask, Int32s, SamplingSpec, SlotState
+from jaxengine.contract.arrays import Bitmask, Int32s
+from jaxengine.contract.batch import SamplingSpec, SlotState
 from jaxengine.contract.media import SlotMedia
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_options import OPTIONS

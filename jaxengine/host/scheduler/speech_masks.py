@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxengine.contract.batch import Bitmask, Int32s
+from jaxengine.contract.arrays import Bitmask, Int32s
 from jaxengine.contract.speech import SpeechRules
 from jaxengine.host.scheduler.bits import cleared, mask_of
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.contract.batch import Int32s
+from jaxengine.contract.arrays import Int32s
 from jaxengine.contract.step_updates import Roster
 from jaxengine.host.scheduler.sequence import Sequence
 

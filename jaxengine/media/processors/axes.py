@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxengine.contract.media import Int32s
+from jaxengine.contract.arrays import Int32s
 from jaxengine.media.processors.processor import Made
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.media import Floats
+from jaxengine.contract.arrays import Floats
 from jaxengine.errors import ConfigError
 from jaxengine.media.errors import needing
 

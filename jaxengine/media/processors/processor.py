@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.media import Floats, Int32s, Modality, Mosaic
+from jaxengine.contract.arrays import Floats, Int32s
+from jaxengine.contract.media import Modality, Mosaic
 from jaxengine.errors import CheckpointError, ConfigError, UnsupportedError, nearest
 from jaxengine.media.embeddings import Embeddings
 from jaxengine.media.items import Picture, Sound, Video

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jaxengine.contract.media import Int32s, Modality
+from jaxengine.contract.arrays import Int32s
+from jaxengine.contract.media import Modality
 from jaxengine.errors import ConfigError
 from jaxengine.media.embeddings import Embeddings
 from jaxengine.media.errors import MediaError

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxengine.contract.adapters import Adapter
-from jaxengine.contract.batch import Floats
+from jaxengine.contract.arrays import Floats
 from jaxengine.contract.outputs import PooledOutput
 from jaxengine.contract.pooling import Pooled
 from jaxengine.contract.pooling_params import ACTIVATIONS, PoolingParams

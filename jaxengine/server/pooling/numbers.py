@@ -7,7 +7,7 @@ import base64
 import numpy as np
 import orjson
 
-from jaxengine.contract.batch import Floats
+from jaxengine.contract.arrays import Floats
 from jaxengine.errors import RequestError, UnsupportedError
 
 ABSENT_FORMATS = ("bytes", "bytes_only")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jaxengine.contract.batch import Floats
+from jaxengine.contract.arrays import Floats
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.errors import RequestError
 from jaxengine.front.pairs import Pair, match_pairs, pair_prompts, pair_template

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from jaxengine.contract.batch import Runner
+from jaxengine.contract.runner import Runner
 
 logger = logging.getLogger("jaxengine")
 

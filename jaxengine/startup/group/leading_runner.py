@@ -9,17 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from buckets import Bucket
-from jaxengine.contract.batch import (
-    Batch,
-    Masks,
-    Move,
-    Pending,
-    Runner,
-    StepResult,
-    UnfitWeightsError,
-    Weights,
-)
+from jaxengine.contract.arrays import Masks
+from jaxengine.contract.batch import Batch, Move, StepResult
 from jaxengine.contract.media import Encoding
+from jaxengine.contract.runner import Pending, Runner, UnfitWeightsError, Weights
 from jaxengine.contract.tiers import Ended, Tiers, TierTraffic, Transfer
 from jaxengine.errors import EngineDeadError, JaxEngineError
 

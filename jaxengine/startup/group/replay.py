@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, Protocol
 
-from jaxengine.contract.batch import Batch, Checkpoint, Pending, Runner, Weights
+from jaxengine.contract.batch import Batch
+from jaxengine.contract.runner import Checkpoint, Pending, Runner, Weights
 from jaxengine.startup.group.adapter_reads import AdapterReads
 from jaxengine.startup.group.following import RunnerCall
 from jaxengine.startup.group.leading_runner import digest_of

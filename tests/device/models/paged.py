@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from buckets import Bucket, Grid
-from jaxengine.contract.batch import Batch, Row, Rows, Sample, SamplingSpec, Score, SlotState, StepResult, Want
+from jaxengine.contract.batch import Batch, SamplingSpec, SlotState, StepResult
 from jaxengine.contract.media import SlotMedia
+from jaxengine.contract.rows import Row, Rows, Sample, Score, Want
 from jaxengine.device.layers.adapters import AdapterSpec
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers, share_tokens

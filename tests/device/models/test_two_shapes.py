@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, FromHost, Move, Rows, ToHost
+from jaxengine.contract.batch import Batch, FromHost, Move, ToHost
+from jaxengine.contract.rows import Rows
 from jaxengine.device.runtime.block_moves import move_programs
 from jaxengine.device.runtime.host_store import HostStore
 from tests.device.models.paged import PagedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import pytest
 
-from jaxengine.contract.batch import PAGES_ONLY, CacheTraits
+from jaxengine.contract.cache_traits import PAGES_ONLY, CacheTraits
 from jaxengine.device.layers.keeps import CacheIndex, IndexKeys, Paged, PageIndex, PerSlot, Reads, State, Takes
 from jaxengine.device.runtime.cache_layout import PoolLayout, cache_traits, lay_out
 from jaxengine.device.runtime.stages import together

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from buckets import Bucket
-from jaxengine.contract.batch import ONE, Row, Rows, Sample
+from jaxengine.contract.rows import ONE, Row, Rows, Sample
 from jaxengine.device.runtime.drafting import Known, place
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 

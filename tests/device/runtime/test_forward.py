@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Row, Rows, Sample
+from jaxengine.contract.rows import Row, Rows, Sample
 from jaxengine.device.layers.schemes.scaled import INT4
 from jaxengine.device.runtime import forward, stages
 from jaxengine.device.runtime import space as runtime_space

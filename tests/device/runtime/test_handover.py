@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.contract.batch import ONE, Row, Rows
+from jaxengine.contract.rows import ONE, Row, Rows
 from jaxengine.device.layers.sharding import one_device
 from jaxengine.device.runtime import handover as module
 from jaxengine.device.runtime.handover import Handover

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buckets import Bucket
-from jaxengine.contract.batch import Pool, Row, Rows, Sample, Score, Want
+from jaxengine.contract.rows import Pool, Row, Rows, Sample, Score, Want
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 
 PAGE_SIZE = 4

@@ -11,21 +11,9 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import (
-    Batch,
-    FromHost,
-    Pool,
-    Row,
-    Rows,
-    Sample,
-    SamplingSpec,
-    Score,
-    SlotState,
-    StepResult,
-    ToHost,
-    Want,
-    Weights,
-)
+from jaxengine.contract.batch import Batch, FromHost, SamplingSpec, SlotState, StepResult, ToHost
+from jaxengine.contract.rows import Pool, Row, Rows, Sample, Score, Want
+from jaxengine.contract.runner import Weights
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.held_weights import HeldWeights
 from jaxengine.device.runtime.launcher import Launcher, allocate_state

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxengine.contract.batch import Pool, Row, Rows, Sample, SamplingSpec, Score, SlotState, Want
+from jaxengine.contract.batch import SamplingSpec, SlotState
+from jaxengine.contract.rows import Pool, Row, Rows, Sample, Score, Want
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces
 from jaxengine.device.runtime.programs import BIAS_NAME, HISTORY_NAME, MASKS_NAME, SETTINGS_NAME, SLOTS_PER_LAUNCH

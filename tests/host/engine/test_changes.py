@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from jaxengine.contract.batch import UnfitWeightsError, Weights
 from jaxengine.contract.messages import (
     KV_CACHE,
     WEIGHTS,
@@ -25,6 +24,7 @@ from jaxengine.contract.messages import (
     Update,
     Wake,
 )
+from jaxengine.contract.runner import UnfitWeightsError, Weights
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import CheckpointError, EngineDeadError, OverloadedError, RequestError
 from jaxengine.host.engine.host import EngineHost

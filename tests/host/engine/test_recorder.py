@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, Rows
+from jaxengine.contract.batch import Batch
 from jaxengine.contract.metrics import DraftStats, FinishedRequest, FinishedSequence, FirstToken, StepStats
 from jaxengine.contract.request import Request, SequenceHistory
+from jaxengine.contract.rows import Rows
 from jaxengine.contract.updates import Admission, SequenceUpdate
 from jaxengine.errors import EngineDeadError
 from jaxengine.host.engine.core import EngineCore

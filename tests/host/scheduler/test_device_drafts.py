@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxengine.contract.batch import Sample
+from jaxengine.contract.rows import Sample
 from jaxengine.host.scheduler.draft_length import DraftLength
 from jaxengine.options.speculation import DraftSpeculation, Method
 from tests.harness import Rig, make_request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxengine.contract.batch import CacheTraits
+from jaxengine.contract.cache_traits import CacheTraits
 from jaxengine.errors import ConfigError
 from jaxengine.host.scheduler.limits import SchedulerLimits
 

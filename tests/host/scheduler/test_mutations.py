@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxengine.contract.batch import Int32s
+from jaxengine.contract.arrays import Int32s
 from jaxengine.host.kvcache.holding import GroupPages
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pages import Pages

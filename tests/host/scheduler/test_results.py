@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from jaxengine.contract.batch import ONE, Pool, Row, RowLogprobs, Sample, Score, StepResult, Want
+from jaxengine.contract.batch import RowLogprobs, StepResult
 from jaxengine.contract.pooling import Pooled
+from jaxengine.contract.rows import ONE, Pool, Row, Sample, Score, Want
 from jaxengine.contract.updates import Admission
 from jaxengine.host.scheduler.assembly import Assembly
 from jaxengine.host.scheduler.drafts import Drafts

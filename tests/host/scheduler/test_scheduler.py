@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Sample, Score, StepResult
+from jaxengine.contract.batch import StepResult
+from jaxengine.contract.rows import Sample, Score
 from jaxengine.errors import ConfigError
 from jaxengine.options.speculation import NgramSpeculation
 from tests.harness import EOS, Rig, make_grid, make_rectangles, make_request

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from jaxengine.contract.batch import Pool, Sample, Score
 from jaxengine.contract.pooling import Pooled
+from jaxengine.contract.rows import Pool, Sample, Score
 from jaxengine.host.scheduler.sequence import Sequence
 from jaxengine.options.speculation import NgramSpeculation
 from tests.harness import make_request, make_sequence

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxengine.contract.batch import Checkpoint, UnfitWeightsError, Weights
+from jaxengine.contract.runner import Checkpoint, UnfitWeightsError, Weights
 from jaxengine.startup.group.leading_runner import LeadingRunner
 from jaxengine.startup.group.replay import replay
 from tests.fakes import FakeRunner, FakeTiers

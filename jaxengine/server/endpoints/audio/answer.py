@@ -12,10 +12,11 @@ from typing import Any
 
 from fastapi import Response
 
-from jaxengine.contract.batch import Align, Floats
+from jaxengine.contract.arrays import Floats
 from jaxengine.contract.media import Modality
 from jaxengine.contract.outputs import CompletionOutput
 from jaxengine.contract.request import Request as EngineRequest
+from jaxengine.contract.rows import Align
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.front.instructed_speech import InstructedSpeech

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.batch import Floats
+from jaxengine.contract.arrays import Floats
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.front.prompts import ParsedPrompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxengine.contract.batch import Floats
+from jaxengine.contract.arrays import Floats
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.server.endpoints.rerank.protocol import RerankRequest
 from jaxengine.server.pooling.answer import listed

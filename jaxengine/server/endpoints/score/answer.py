@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxengine.contract.batch import Floats
+from jaxengine.contract.arrays import Floats
 from jaxengine.errors import RequestError
 from jaxengine.server.endpoints.score.protocol import ScoreRequest
 from jaxengine.server.pooling.answer import listed

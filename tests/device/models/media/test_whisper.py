@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Align, Pool, Row
 from jaxengine.contract.media import Encoding, SlotMedia, ToEncode
+from jaxengine.contract.rows import Align, Pool, Row
 from jaxengine.front.words import token_times
 from tests.device.models.media import whisper_case
 from tests.device.models.media.cases import Fixture

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jaxengine.contract.batch import Weights
+from jaxengine.contract.runner import Weights
 from jaxengine.errors import CheckpointError
 from jaxengine.options.config import EngineConfig
 from tests.fakes import GatedRunner

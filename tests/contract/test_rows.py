@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from jaxengine.contract.batch import ONE, Row, Rows, Sample
+from jaxengine.contract.rows import ONE, Row, Rows, Sample
 
 
 def test_rows_come_out_as_they_went_in() -> None:
