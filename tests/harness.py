@@ -28,9 +28,10 @@ from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.host.kvcache.snapshots import Snapshots
 from jaxengine.host.media.encoders import Encoders
+from jaxengine.host.scheduler.group import Group
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.scheduler import Scheduler
-from jaxengine.host.scheduler.sequence import Group, Sequence
+from jaxengine.host.scheduler.sequence import Sequence
 from jaxengine.options.speculation import DraftSpeculation, Speculation
 from tests.fakes import GRAMMARS, Distant, Expected, FakeRunner, FakeTiers, named_grammar, oracle
 

@@ -16,9 +16,10 @@ from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.media.encoders import Encoders
 from jaxengine.host.scheduler.backlog import prompt_backlog
 from jaxengine.host.scheduler.fair_queue import OUTPUT_WEIGHT, FairQueue
+from jaxengine.host.scheduler.group import Group
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import URGENCY
-from jaxengine.host.scheduler.sequence import Group, Sequence, State
+from jaxengine.host.scheduler.sequence import Sequence, State
 from jaxengine.host.scheduler.sequence_pages import Placed, SequencePages
 from jaxengine.host.scheduler.steady import Steady
 from jaxengine.host.scheduler.waiting import WaitingQueue

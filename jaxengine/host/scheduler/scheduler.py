@@ -26,11 +26,12 @@ from jaxengine.host.scheduler.assembly import Assembly, assemble
 from jaxengine.host.scheduler.changing_masks import changing_masks
 from jaxengine.host.scheduler.counters import Counters
 from jaxengine.host.scheduler.draft_length import DraftLength
+from jaxengine.host.scheduler.group import Group
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.masks import TokenMask, masks_anything
 from jaxengine.host.scheduler.placement import Placement
 from jaxengine.host.scheduler.results import apply_result, failed_update
-from jaxengine.host.scheduler.sequence import Group, Sequence
+from jaxengine.host.scheduler.sequence import Sequence
 from jaxengine.host.scheduler.slot_snapshots import kept, restored
 from jaxengine.host.scheduler.turns import take_turns
 
