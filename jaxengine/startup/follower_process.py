@@ -14,7 +14,7 @@ def main(descriptor: int) -> None:
 
 
 def _build(begin: Begin, emit: Callable[[Event], None]) -> Work:
-    from jaxengine.startup.build import build_part
     from jaxengine.startup.group.follower import Follower
+    from jaxengine.startup.part import build_part
 
     return Follower(build_part(begin.config, tell=emit))

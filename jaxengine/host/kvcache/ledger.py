@@ -59,6 +59,9 @@ class Ledger:
         pools: one for each shape that pages have. Groups are numbered through them.
         tier: the host's blocks for the pages of each pool.
         snapshots: of what recurrent layers keep, where there are such: a prefix is found only as far as there is one of its end.
+
+    Attributes:
+        caches_prefixes: whether pages that nobody holds can still be found.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Ledger:
         self._pools = tuple(pools)
         self._groups = tuple((pool, keep) for pool in self._pools for keep in pool.keeps)
         self._prefixes = Prefixes() if prefixes is None else prefixes
-        self._caching = enable_prefix_caching
+        self.caches_prefixes = enable_prefix_caching
         self.snapshots = snapshots if enable_prefix_caching else None
         self._lookup = Lookup(self._groups, self._prefixes, page_size, self.snapshots)
         self._holdings: dict[int, Holding] = {}
@@ -168,7 +171,7 @@ class Ledger:
         looked_up, found, awaits = 0, 0, False
         coming: tuple[FromHost, ...] = ()
         limit = (len(tokens) - 1 if max_cached is None else min(len(tokens) - 1, max_cached)) // self.page_size
-        if self._caching:
+        if self.caches_prefixes:
             looked_up = len(tokens)
             found, awaits = self._lookup.find(chain, tokens, limit, from_host=from_host)
         if self.snapshots is not None:
@@ -191,7 +194,7 @@ class Ledger:
 
     def absent(self, tokens: Sequence[int], chain: Chain, max_cached: int) -> list[PageName]:
         """The full pages up to `max_cached` tokens that a sequence could use and that are neither on the device nor the host."""
-        limit = min(len(tokens) - 1, max_cached) // self.page_size if self._caching else 0
+        limit = min(len(tokens) - 1, max_cached) // self.page_size if self.caches_prefixes else 0
         return self._lookup.absent(chain, tokens, limit)
 
     def load(self, tokens: Sequence[int], chain: Chain, max_cached: int, there: Collection[PageName]) -> set[PageName]:
@@ -332,7 +335,7 @@ class Ledger:
         """
         holding = self._held(sequence_id)
         full = num_computed // self.page_size
-        if not self._caching or full <= holding.num_found:
+        if not self.caches_prefixes or full <= holding.num_found:
             return
         covered = min([group.num_tokens for group in holding.groups])
         if num_computed > covered or num_computed > len(tokens):
@@ -401,7 +404,7 @@ class Ledger:
     def _announce_next(self, holding: Holding, tokens: Sequence[int]) -> None:
         """Let others know of the page that the sequence computes next, if all its tokens are known."""
         self._withdraw(holding)
-        waits_for_pages = self._caching and self.snapshots is None
+        waits_for_pages = self.caches_prefixes and self.snapshots is None
         if waits_for_pages and (holding.num_found + 1) * self.page_size <= len(tokens):
             holding.announced = holding.chain.entry(holding.num_found, tokens).digest
             self._prefixes.announce(holding.announced)

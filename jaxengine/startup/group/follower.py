@@ -10,9 +10,9 @@ from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.messages import Close, EngineDead, Event
 from jaxengine.errors import EngineDeadError
 from jaxengine.host.engine.loop import Messages
-from jaxengine.startup.build import Part
 from jaxengine.startup.group.following import FollowingGroup
 from jaxengine.startup.group.replay import replay
+from jaxengine.startup.part import Part
 from jaxengine.startup.weights import read_weights
 
 
