@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxengine.api.checks import WeightSource, check_level, check_mode, check_tags, weight_source
 from jaxengine.api.engine_args import EngineArgs
-from jaxengine.api.llm import read_options, start_engine
+from jaxengine.api.start import read_options, start_engine
 from jaxengine.contract.adapters import Adapter
 from jaxengine.contract.lora_request import LoRARequest
 from jaxengine.contract.messages import Begin, PauseMode

@@ -5,37 +5,35 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from jaxengine.api.checks import WeightSource, check_level, check_tags, params_for, weight_source
 from jaxengine.api.pooling import PoolingMethods
-from jaxengine.collector import without_collection
+from jaxengine.api.start import start_engine
 from jaxengine.contract.adapters import Adapter
 from jaxengine.contract.lora_request import LoRARequest
 from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
-from jaxengine.device.weights.source import check_name
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.front.adapters import KnownAdapters, LoRARequests, requests_for, with_adapters
 from jaxengine.front.beam_search import Beams, BeamSearchOutput, beam_step, search_beams
 from jaxengine.front.inline_client import InlineClient
+from jaxengine.front.intake import naming
 from jaxengine.front.offline import run_to_end
 from jaxengine.front.postprocess import Postprocessor
 from jaxengine.front.prompts import ParsedPrompt, Prompt, no_eyes, split_prompts
 from jaxengine.media.parts import lift
-from jaxengine.options.config import EngineConfig
-from jaxengine.options.names import read_environment, reasons
-from jaxengine.startup.group.placed import placed
-from jaxengine.startup.log import show_log
+from jaxengine.options.names import reasons
 from jaxengine.text.placeholders import NO_PLACEHOLDERS
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
 if TYPE_CHECKING:
     from jaxengine.contract.sampling_params import BeamSearchParams
     from jaxengine.front.intake import Params
+    from jaxengine.front.showing import Showing
     from jaxengine.startup.engine import HostedEngine
 
 logger = logging.getLogger("jaxengine")
@@ -164,30 +162,21 @@ class LLM(PoolingMethods):
         tokenizer, showing = self.get_tokenizer(), self._front.intake.showing
         conversations = _split_conversations(messages)
         params = self._sampling(sampling_params, len(conversations))
+        render = partial(
+            tokenizer.apply_chat_template,
+            chat_template=chat_template,
+            content_format=chat_template_content_format,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            placeholders=NO_PLACEHOLDERS if showing is None else showing.placeholders,
+            **(chat_template_kwargs or {}),
+        )
         prompts = []
         for index, conversation in enumerate(conversations):
-            try:
-                lifted, shown = lift(conversation)
-                if shown and showing is None:
-                    raise no_eyes(shown)
-                text = tokenizer.apply_chat_template(
-                    lifted,
-                    chat_template=chat_template,
-                    content_format=chat_template_content_format,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    tools=tools,
-                    placeholders=NO_PLACEHOLDERS if showing is None else showing.placeholders,
-                    **(chat_template_kwargs or {}),
-                )
-            except RequestError as error:
-                if len(conversations) == 1:
-                    raise
-                raise type(error)(f"conversation {index}: {error}", param=error.param) from error
-            # the template has written BOS and the like already
-            whole = showing.surrounded(text) if shown and showing is not None else text
-            ids = tokenizer.encode(whole, add_special_tokens=False)
-            prompts.append(ParsedPrompt(text, tuple(ids), shown=shown, mm_processor_kwargs=mm_processor_kwargs))
+            with naming(index, several=len(conversations) > 1, what="conversation"):
+                prompt = _prompt_of(conversation, render, tokenizer, showing)
+            prompts.append(dataclasses.replace(prompt, mm_processor_kwargs=mm_processor_kwargs))
         return self._run(self._with_adapters(prompts, lora_request), params, use_tqdm=use_tqdm)
 
     def beam_search(
@@ -388,35 +377,6 @@ class AbsentError(UnsupportedError, AttributeError):
     """An attribute that vLLM's `LLM` has; to `hasattr` it is one that is not there."""
 
 
-def start_engine(model: str | None, options: Mapping[str, Any]) -> HostedEngine:
-    """The engine of an LLM. Wrong options and names are told before anything large is loaded.
-
-    Raises:
-        ConfigError, CheckpointError, CapacityError: as `LLM`.
-    """
-    config = read_options(model, options)
-    # The device half is loaded here and not above, so that a wrong option or path is reported without loading JAX.
-    with without_collection():
-        from jaxengine.startup.build import build_engine
-
-    return build_engine(config)
-
-
-def read_options(model: str | None, options: Mapping[str, Any]) -> EngineConfig:
-    """What the options of an LLM come to.
-
-    Raises:
-        ConfigError: an option or a name is wrong.
-    """
-    show_log()
-    config = EngineConfig.from_options(**{**read_environment(os.environ), "model": model, **options})
-    check_name(config.model.model)
-    config.parallel.check_alone()
-    config = placed(config)
-    config.parallel.check_first()
-    return config
-
-
 def _split_conversations(messages: Any) -> list[Any]:
     """A list of messages is one conversation, a list of such lists is several.
 
@@ -428,3 +388,20 @@ def _split_conversations(messages: Any) -> list[Any]:
             "messages", f"must be a list of {{'role': ..., 'content': ...}} or a list of such lists, got {messages!r}"
         )
     return [messages] if isinstance(messages[0], Mapping) else list(messages)
+
+
+def _prompt_of(
+    messages: Messages, render: Callable[..., str], tokenizer: Tokenizer, showing: Showing | None
+) -> ParsedPrompt:
+    """The prompt that a template makes of a conversation, and what its messages show.
+
+    Raises:
+        RequestError: malformed messages, or the model does not see or hear.
+    """
+    lifted, shown = lift(messages)
+    if shown and showing is None:
+        raise no_eyes(shown)
+    text = render(lifted)
+    whole = showing.surrounded(text) if shown and showing is not None else text
+    ids = tokenizer.encode(whole, add_special_tokens=False)  # the template has written BOS and the like already
+    return ParsedPrompt(text, tuple(ids), shown=shown)

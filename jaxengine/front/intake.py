@@ -409,14 +409,14 @@ def end_token_ids(tokenizer: Tokenizer | None, defaults: GenerationDefaults) -> 
 
 
 @contextmanager
-def naming(index: int, *, several: bool) -> Iterator[None]:
-    """Let an error say which of several prompts it is about."""
+def naming(index: int, *, several: bool, what: str = "prompt") -> Iterator[None]:
+    """Let a `RequestError` say which of several prompts, or of what else, it is about."""
     try:
         yield
     except RequestError as error:
         if not several:
             raise
-        raise type(error)(f"prompt {index}: {error}", param=error.param) from error
+        raise type(error)(f"{what} {index}: {error}", param=error.param) from error
 
 
 def derived_seed(engine_seed: int, number: int) -> int:
