@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -18,8 +18,8 @@ from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.contract.rows import Align
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
-from jaxengine.contract.transfer import TransferParams
-from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError
+from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.front.checks import check_generates, check_params, check_prompt, check_room, handover, output_room
 from jaxengine.front.prompts import ParsedPrompt, no_eyes, parse_prompt
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
@@ -97,16 +97,16 @@ class Intake:
         for index, prompt in enumerate(prompts):
             with naming(index, several=several):
                 parsed.append(parse_prompt(prompt))
-        ids = self._encode_all(parsed, [self._longest(each) for each in params])
-        requests = []
+        parsed = self._encode_all(parsed, [self._longest(each) for each in params])
         for index, prompt in enumerate(parsed):
             with naming(index, several=several):
-                parsed[index], ids[index] = self._show(prompt, ids[index], params[index])
+                parsed[index] = self._show(prompt, params[index])
+        requests = []
         for index, prompt in enumerate(parsed):
             number = self._count + index
             priority = 0 if priorities is None else priorities[index]
             with naming(index, several=several):
-                requests.append(self._request(prompt, ids[index], params[index], str(number), number, priority))
+                requests.append(self._request(prompt, params[index], str(number), number, priority))
         self._count += len(requests)
         return requests
 
@@ -126,12 +126,10 @@ class Intake:
         Raises:
             RequestError: the prompt or the parameters are invalid.
         """
-        parsed = parse_prompt(prompt)
-        [ids] = self._encode_all([parsed], [self._longest(params)])
-        parsed, ids = self._show(parsed, ids, params)
+        parsed = self._show(self.encoded(prompt, params), params)
         with self._lock:
             number, self._count = self._count, self._count + 1
-        return self._request(parsed, ids, params, request_id, number, priority, thinking)
+        return self._request(parsed, params, request_id, number, priority, thinking)
 
     def aligned(self, prompt: ParsedPrompt, align: Align, *, request_id: str, priority: int = 0) -> Request:
         """A request for when a text is said, whose ids end the prompt, in the sound that it shows.
@@ -139,9 +137,8 @@ class Intake:
         Raises:
             RequestError: the prompt is invalid.
         """
-        prompt, ids = self._show(prompt, prompt.token_ids or (), NEUTRAL)
         pooling = Pooled(task="align", whole=True, finish=Finish.NONE, align=align)
-        return self._pooling_request(prompt, ids, pooling, request_id, priority)
+        return self._pooling_request(self._show(prompt, NEUTRAL), pooling, request_id, priority)
 
     def encoded(self, prompt: Any, params: Params) -> ParsedPrompt:
         """A prompt with its token ids, however long.
@@ -149,9 +146,8 @@ class Intake:
         Raises:
             RequestError: it is none.
         """
-        parsed = parse_prompt(prompt)
-        [ids] = self._encode_all([parsed], [self._longest(params)])
-        return replace(parsed, token_ids=ids)
+        [parsed] = self._encode_all([parse_prompt(prompt)], [self._longest(params)])
+        return parsed
 
     def longest_prompt(self, params: PoolingParams) -> int | None:
         """How many tokens of a prompt to keep, if they are not all kept.
@@ -167,8 +163,8 @@ class Intake:
             )
         return limit if length == -1 else length
 
-    def _show(self, prompt: ParsedPrompt, ids: tuple[int, ...], params: Params) -> tuple[ParsedPrompt, tuple[int, ...]]:
-        """A prompt with its items, and their places among its ids.
+    def _show(self, prompt: ParsedPrompt, params: Params) -> ParsedPrompt:
+        """A prompt of ids with its items, and their places among the ids.
 
         Raises:
             RequestError: they cannot be shown to this model.
@@ -180,20 +176,20 @@ class Intake:
                 param="multi_modal_data",
             )
         if not prompt.shown:
-            return prompt, ids
+            return prompt
         if self._longest(params) is not None:
             raise RequestError.of("truncate_prompt_tokens", "is for prompts that show nothing")
         if self.showing is None:
             raise no_eyes(prompt.shown)
         items = self.showing.prepare(prompt.shown, prompt.mm_processor_kwargs)
-        ids, media = self.showing.placed(ids, items)
-        return replace(prompt, shown=(), media=media), ids
+        ids, media = self.showing.placed(prompt.token_ids or (), items)
+        return replace(prompt, token_ids=ids, shown=(), media=media)
 
     def _longest(self, params: Params) -> int | None:
         return self.longest_prompt(params) if isinstance(params, PoolingParams) else None
 
-    def _encode_all(self, prompts: Sequence[ParsedPrompt], longest: Sequence[int | None]) -> list[tuple[int, ...]]:
-        """The ids of every prompt, at most as many as its entry of `longest` says. Texts of one limit are encoded together."""
+    def _encode_all(self, prompts: Sequence[ParsedPrompt], longest: Sequence[int | None]) -> list[ParsedPrompt]:
+        """The prompts with ids, at most as many as their entry of `longest` says. Texts of one limit are encoded together."""
         ids = [(prompt.token_ids or ())[:limit] for prompt, limit in zip(prompts, longest, strict=True)]
         texts: dict[int | None, list[int]] = defaultdict(list)
         for index, prompt in enumerate(prompts):
@@ -206,7 +202,7 @@ class Intake:
             encoded = tokenizer.encode_batch(given, add_special_tokens=special, max_length=limit)
             for index, found in zip(indices, encoded, strict=True):
                 ids[index] = tuple(found)
-        return ids
+        return [replace(prompt, token_ids=found) for prompt, found in zip(prompts, ids, strict=True)]
 
     def _text(self, prompt: ParsedPrompt) -> str:
         text = _sound(prompt.text or "")
@@ -215,46 +211,36 @@ class Intake:
     def _request(
         self,
         prompt: ParsedPrompt,
-        ids: tuple[int, ...],
         params: Params,
         request_id: str,
         number: int,
         priority: int,
         thinking: ThinkingBudget | None = None,
     ) -> Request:
+        """The request of a prompt that has ids, the engine's `number`-th."""
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise RequestError(f"priority must be an integer (lower runs first), got {priority!r}", param="priority")
         if isinstance(params, PoolingParams):
-            return self._pooling_request(prompt, ids, self.facts.pooler.wanted(params), request_id, priority)
+            return self._pooling_request(prompt, self.facts.pooler.wanted(params), request_id, priority)
         if not isinstance(params, SamplingParams):
             raise RequestError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
-        if not self.facts.generates:
-            raise UnsupportedError(
-                f"this model generates nothing: its tasks are {', '.join(self.facts.pooler.tasks)}. Start the engine with "
-                "runner='generate' if its checkpoint can continue texts"
-            )
-        self._check_prompt(ids)
-        self._check_room(len(ids), params)
-        self._check_params(params)
+        ids = prompt.token_ids or ()
+        check_generates(self.facts)
+        check_prompt(ids, self.facts)
+        check_room(len(ids), params, self.facts)
+        check_params(params, self.facts, max_logprobs=self._max_logprobs)
+        if params.stop:
+            require_tokenizer(self._tokenizer, "stop strings (stop_token_ids does not)")
         if params.thinking_token_budget is not None and thinking is None:
             raise UnsupportedError(
                 "thinking_token_budget is for a server with --reasoning-parser, which knows where thoughts begin and end",
                 param="thinking_token_budget",
             )
-        room = self._room(len(ids), params.max_tokens)
-        if params.min_tokens > room:
-            raise RequestError(
-                f"min_tokens={params.min_tokens} is more than the {room} tokens that the prompt, max_tokens and "
-                f"max_model_len ({self.facts.max_model_len}) leave room for",
-                param="min_tokens",
-            )
-        transfer = params.transfer
-        seed = params.seed if params.seed is not None else derived_seed(self._seed, number)
         return Request(
             request_id=request_id,
             prompt_token_ids=ids,
             sampling=copy(params),  # which stays as it is now, whatever its owner assigns
-            max_tokens=room,
+            max_tokens=output_room(len(ids), params, self.facts, most=self._defaults.max_new_tokens),
             prompt=prompt.text,
             eos_token_id=self._eos_token_id,
             more_eos_ids=self._more_eos_ids,
@@ -266,16 +252,15 @@ class Intake:
             media=prompt.media,
             cache_salt=prompt.cache_salt,
             priority=priority,
-            seed=seed,
+            seed=params.seed if params.seed is not None else derived_seed(self._seed, number),
             arrival=self._clock(),
-            transfer=transfer,
-            handover=self._handover(transfer),
+            transfer=params.transfer,
+            handover=handover(params.transfer, self.facts),
         )
 
-    def _pooling_request(
-        self, prompt: ParsedPrompt, ids: tuple[int, ...], pooling: Pooled, request_id: str, priority: int
-    ) -> Request:
-        self._check_prompt(ids)
+    def _pooling_request(self, prompt: ParsedPrompt, pooling: Pooled, request_id: str, priority: int) -> Request:
+        ids = prompt.token_ids or ()
+        check_prompt(ids, self.facts)
         return Request(
             request_id=request_id,
             prompt_token_ids=ids,
@@ -291,92 +276,6 @@ class Intake:
             second_from=prompt.second_from if self.facts.pooler.tells_apart else None,
             second_offset=self.facts.vocab_size,
         )
-
-    def _handover(self, transfer: TransferParams | None) -> Mapping[str, Any] | None:
-        """The `kv_transfer_params` of the answer.
-
-        Raises:
-            RequestError: the engine does not do what is asked for.
-        """
-        if transfer is None:
-            return None
-        facts = self.facts.transfer
-        if facts is None or not (facts.serves if transfer.hands_over else facts.fetches):
-            asked, role = (
-                ("do_remote_decode", "kv_producer") if transfer.hands_over else ("do_remote_prefill", "kv_consumer")
-            )
-            raise RequestError.of(
-                "kv_transfer_params",
-                f"ask for {asked}, for which the engine has to be started with --kv-transfer-config and a kv_role of {role} "
-                "or kv_both",
-            )
-        return facts.answer() if transfer.hands_over else None
-
-    def _check_prompt(self, ids: tuple[int, ...]) -> None:
-        limit, length = self.facts.max_model_len, len(ids)
-        if length == 0:
-            raise RequestError("The decoder prompt cannot be empty", param="prompt")
-        if length > limit:
-            raise ContextLengthError(
-                f"This model's maximum context length is {limit} tokens. However, your prompt contains {length} input "
-                "tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input "
-                f"prompt{self._advice()}.",
-                param="input_tokens",
-            )
-        self._check_ids("prompt_token_ids", ids)
-
-    def _check_room(self, length: int, params: SamplingParams) -> None:
-        """Room for a token after the prompt."""
-        limit = self.facts.max_model_len
-        if length == limit:
-            raise ContextLengthError(
-                f"The prompt ({length} tokens) plus the number of requested output tokens (at least 1) is longer than the "
-                f"maximum model length of {limit}. Please reduce the length of the input prompt{self._advice()}.",
-                param="input_tokens",
-            )
-        if params.max_tokens is not None and params.max_tokens > limit:
-            raise RequestError(
-                f"max_tokens={params.max_tokens} cannot be greater than max_model_len={limit}. "
-                "Please request fewer output tokens.",
-                param="max_tokens",
-            )
-
-    def _advice(self) -> str:
-        """What to do about a context that could be longer."""
-        longest = self.facts.longest_context
-        if longest is None or longest <= self.facts.max_model_len:
-            return ""
-        return f", or start the engine with a longer context (max_model_len up to {longest})"
-
-    def _check_params(self, params: SamplingParams) -> None:
-        for name in ("logprobs", "prompt_logprobs"):
-            count = getattr(params, name)
-            asked = self.facts.vocab_size if count == -1 else count
-            if asked is not None and self._max_logprobs >= 0 and asked > self._max_logprobs:
-                raise RequestError(
-                    f"{name}={count} asks for {asked} log probabilities per token; at most {self._max_logprobs} are "
-                    "allowed. Ask for fewer, or start the engine with a larger max_logprobs.",
-                    param=name,
-                )
-        self._check_ids("stop_token_ids", params.stop_token_ids or ())
-        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
-        self._check_ids("logit_bias", tuple(params.logit_bias or ()))
-        if params.stop:
-            require_tokenizer(self._tokenizer, "stop strings (stop_token_ids does not)")
-
-    def _check_ids(self, name: str, ids: Sequence[int]) -> None:
-        # One min and one max over the prompt, and no loop in Python for the ids of a prompt that is fine.
-        if ids and not (min(ids) >= 0 and max(ids) < self.facts.vocab_size):
-            wrong = next(token for token in ids if not 0 <= token < self.facts.vocab_size)
-            raise RequestError(
-                f"{name} holds token id {wrong}, which is out of vocabulary: ids are 0 to {self.facts.vocab_size - 1}",
-                param=name,
-            )
-
-    def _room(self, prompt_length: int, max_tokens: int | None) -> int:
-        """Output tokens that the context, the request and the model's own cap leave."""
-        limits = (self.facts.max_model_len - prompt_length, max_tokens, self._defaults.max_new_tokens)
-        return min(limit for limit in limits if limit is not None)
 
     def _grammar(self, params: SamplingParams) -> str | None:
         if params.structured_outputs is None:
