@@ -72,10 +72,64 @@ def assemble(
         draft_length: says how many drafts rows carry, where the device makes them.
     """
     step = Assembly()
-    decoding: list[Sequence] = []
-    again: list[Sequence] = []
-    prompts: list[Sequence] = []
-    plain, slots, starts = step.plain, list[int](), list[int]()
+    kinds = _by_kind(running, prompts_first=prompts_first)
+    decoding, again, prompts = kinds.decoding, kinds.again, kinds.prompts
+    step.plain = kinds.plain
+    step.steady, steady_starts = steady.plan()
+    step.rows.add_next_tokens(step.steady.slots, steady_starts)
+    step.rows.add_next_tokens(kinds.slots, kinds.starts)
+    step.num_tokens = step.num_kept = len(step.rows)
+    if prompts_first and prompts:
+        decoding, again = [], []
+    num_rows = len(step.rows) + len(decoding) + len(again)
+    most = limits.num_drafts
+    if draft_length is not None:
+        most = draft_length.choose(
+            grid,
+            num_rows,
+            drafters=sum(sequence.max_offered > 0 and not sequence.lapsed for sequence in decoding),
+            num_prompts=len(prompts),
+            max_tokens=min(limits.max_num_batched_tokens, grid.max_tokens),
+        )
+        step.drafting = most > 0
+        step.lengths_known = not any(sequence.ahead for sequence in step.plain)
+    draft_room = _draft_room(grid, limits, decoding, rows=num_rows, num_prompts=len(prompts))
+    if step.drafting:
+        decoding = _add_drafted(step, decoding, most, room=draft_room)
+        draft_room -= most * len(step.drafted)
+    for sequence in decoding:
+        draft_room -= _add_decoding(step, sequence, min(most, draft_room))
+    if again:
+        _add_again(step, again, limits, num_prompts=len(prompts))
+    if prompts:
+        _add_prompts(step, prompts, grid, limits)
+    if step.rows and step.bucket is None:
+        fill = grid.fill(len(step.rows), step.num_tokens, (), max_tokens=step.num_tokens)
+        assert fill is not None
+        step.bucket = fill.bucket
+    return step
+
+
+@dataclass(slots=True)
+class _Kinds:
+    """Running sequences by what their next row is.
+
+    `plain` ones go on behind the token that the device sampled last, with these slots and starts. Those of `decoding` have one
+    token to compute, those of `again` several that were generated before, one by one, and those of `prompts` a run of them.
+    """
+
+    plain: list[Sequence] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    decoding: list[Sequence] = field(default_factory=list)
+    again: list[Sequence] = field(default_factory=list)
+    prompts: list[Sequence] = field(default_factory=list)
+
+
+def _by_kind(running: Iterable[Sequence], *, prompts_first: bool) -> _Kinds:
+    """The sequences that can be in the next step, without steady ones. The rows of plain ones count as planned."""
+    kinds = _Kinds()
+    plain, slots, starts = kinds.plain, kinds.slots, kinds.starts
     for sequence in running:
         if sequence.steady:
             continue
@@ -92,45 +146,13 @@ def assemble(
             pass
         elif sequence.length - sequence.num_computed == 1 and not sequence.scores:
             if sequence.num_computed < sequence.covered_end:  # else it waited for an encoder when pages were handed out
-                decoding.append(sequence)
+                kinds.decoding.append(sequence)
         elif sequence.num_computed < sequence.row_end:
             if sequence.num_computed < sequence.prompt_end:
-                prompts.append(sequence)
+                kinds.prompts.append(sequence)
         else:
-            again.append(sequence)
-    step.steady, steady_starts = steady.plan()
-    step.rows.add_next_tokens(step.steady.slots, steady_starts)
-    step.rows.add_next_tokens(slots, starts)
-    step.num_tokens = step.num_kept = len(step.rows)
-    if prompts_first and prompts:
-        decoding, again = [], []
-    num_rows = len(step.rows) + len(decoding) + len(again)
-    most = limits.num_drafts
-    if draft_length is not None:
-        most = draft_length.choose(
-            grid,
-            num_rows,
-            drafters=sum(sequence.max_offered > 0 and not sequence.lapsed for sequence in decoding),
-            num_prompts=len(prompts),
-            max_tokens=min(limits.max_num_batched_tokens, grid.max_tokens),
-        )
-        step.drafting = most > 0
-        step.lengths_known = not any(sequence.ahead for sequence in plain)
-    draft_room = _draft_room(grid, limits, decoding, rows=num_rows, num_prompts=len(prompts))
-    if step.drafting:
-        decoding = _add_drafted(step, decoding, most, room=draft_room)
-        draft_room -= most * len(step.drafted)
-    for sequence in decoding:
-        draft_room -= _add_decoding(step, sequence, min(most, draft_room))
-    if again:
-        _add_again(step, again, limits, num_prompts=len(prompts))
-    if prompts:
-        _add_prompts(step, prompts, grid, limits)
-    if step.rows and step.bucket is None:
-        fill = grid.fill(len(step.rows), step.num_tokens, (), max_tokens=step.num_tokens)
-        assert fill is not None
-        step.bucket = fill.bucket
-    return step
+            kinds.again.append(sequence)
+    return kinds
 
 
 def _draft_room(grid: Grid, limits: SchedulerLimits, decoding: list[Sequence], *, rows: int, num_prompts: int) -> int:

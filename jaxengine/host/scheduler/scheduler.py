@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from buckets import Grid
+from buckets import Bucket, Grid
 from jaxengine.contract.arrays import Masks
 from jaxengine.contract.batch import Batch, StepResult
 from jaxengine.contract.media import Encoding
@@ -293,6 +293,29 @@ class Scheduler:
         """
         if len(self._in_flight) == self.max_in_flight:
             raise RuntimeError(f"schedule() was called with {self.max_in_flight} steps in flight; commit the first")
+        self._give_places()
+        running = take_turns(self._placement.running, self._turns, number=self._num_steps + 1)
+        step = assemble(
+            running,
+            self._grid,
+            self.limits,
+            steady=self._placement.steady,
+            prompts_first=self._prompts_first,
+            draft_length=self.draft_length,
+        )
+        self._prompts_first = step.crawls
+        if not step.rows:
+            return None
+        assert step.bucket is not None
+        self._num_steps += 1
+        batch = self._batch_of(step, step.bucket)
+        self._in_flight.append((batch, step))
+        self._note_planned(step)
+        self._counters.record(step.bucket, step.num_tokens)
+        return batch
+
+    def _give_places(self) -> None:
+        """Let running sequences have pages for their next tokens, and waiting ones run where there is room."""
         placement = self._placement
         if self.tier is not None:
             placement.give_up_late()
@@ -303,32 +326,18 @@ class Scheduler:
             self._encodings, self._encoded_for = self.encoders.launch()
         if self._prompts_first:
             placement.steady.leave_all()
-        running = take_turns(placement.running, self._turns, number=self._num_steps + 1)
-        step = assemble(
-            running,
-            self._grid,
-            self.limits,
-            steady=placement.steady,
-            prompts_first=self._prompts_first,
-            draft_length=self.draft_length,
-        )
-        self._prompts_first = step.crawls
-        if not step.rows:
-            return None
-        assert step.bucket is not None
-        self._num_steps += 1
-        if self._turns > 1:
-            for sequence in (*step.plain, *step.drafted, *step.known):
-                sequence.last_step = self._num_steps
+
+    def _batch_of(self, step: Assembly, bucket: Bucket) -> Batch:
+        """What the device is told of a step, numbered."""
         snapshots = self._ledger.snapshots
         back = () if snapshots is None else restored(step.beginning, snapshots)
         copies = () if snapshots is None else kept((*step.plain, *step.known), snapshots)
-        batch = Batch(
+        return Batch(
             number=self._num_steps,
-            bucket=step.bucket,
+            bucket=bucket,
             rows=step.rows,
             begin=tuple(step.begin),
-            tables=placement.pages.take_tables(),
+            tables=self._placement.pages.take_tables(),
             moves=() if self.tier is None else self.tier.take_moves(),  # also of snapshots that make room for these
             restored=back,
             kept=copies,
@@ -336,6 +345,13 @@ class Scheduler:
             drafting=step.drafting,
             lengths_known=step.lengths_known,
         )
+
+    def _note_planned(self, step: Assembly) -> None:
+        """Plan from now on as if this step, the last in flight, were done."""
+        placement = self._placement
+        if self._turns > 1:
+            for sequence in (*step.plain, *step.drafted, *step.known):
+                sequence.last_step = self._num_steps
         for sequence in step.known:
             if sequence.num_computed >= sequence.publishes_at:
                 placement.pages.publish(sequence)
@@ -343,12 +359,9 @@ class Scheduler:
                 placement.enqueue_next(sequence.group)
             if sequence.shown is not None and self.encoders is not None:
                 self.encoders.pass_by(sequence.shown, sequence.num_computed)
-        self._in_flight.append((batch, step))
         if self._keeps_steady:
             in_all = len(self._in_flight)
             placement.steady.join([each for each in step.plain if each.pending == in_all and not each.max_offered])
-        self._counters.record(step.bucket, step.num_tokens)
-        return batch
 
     def take_encodings(self) -> tuple[tuple[Encoding, ...], tuple[str, ...]]:
         """What is to be encoded before the step planned last, even where there is none, and the requests that this is for."""
