@@ -31,8 +31,7 @@ def spec_of(request: Request, index: int) -> SamplingSpec:
 class SlotSampling:
     """How one sequence is sampled.
 
-    `masked`: its slot has a mask. `mask_changes`: and the mask may be another one for the next token. `depends_on_output`: how a
-    token is sampled depends on those before it, by more than their logits.
+    `masked`: its slot has a mask. `mask_changes`: and the mask may be another one for the next token.
     """
 
     def __init__(self, request: Request, index: int, *, mask: TokenMask | None) -> None:
@@ -42,7 +41,6 @@ class SlotSampling:
         has_grammar = request.grammar is not None
         self.masked = mask is not None or has_grammar
         self.mask_changes = has_grammar or (mask is not None and mask.changes)
-        self.depends_on_output = self.mask_changes or spec.has_penalties
         self.spec = replace(spec, masked=True) if self.masked else spec
         self._held: Bitmask | None = None
 

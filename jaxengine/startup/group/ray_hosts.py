@@ -107,10 +107,6 @@ class RayHost:
         self._process.stdin.close()
         threading.Thread(target=self._end_with_process, daemon=True).start()
 
-    def pids(self) -> tuple[int, int]:
-        """The actor's process, and the host's."""
-        return os.getpid(), self._process.pid
-
     def _end_with_process(self) -> None:
         self._process.wait()
         os._exit(1)

@@ -32,7 +32,14 @@ from jaxengine.media.quiet import cut_where_quiet
 from jaxengine.media.sound import decode_sound
 from jaxengine.options.option import MIB
 from jaxengine.server.endpoints.audio.joined import Joining, between, joined
-from jaxengine.server.endpoints.audio.protocol import DurationUsage, Segment, SpeechRequest
+from jaxengine.server.endpoints.audio.protocol import (
+    DurationUsage,
+    Segment,
+    SpeechRequest,
+    Text,
+    TimedWord,
+    VerboseText,
+)
 from jaxengine.server.endpoints.audio.segments import Spoken, segments_of, srt, vtt
 from jaxengine.server.generation.requests import check_label
 from jaxengine.server.http.stream import event, json_response
@@ -329,27 +336,25 @@ class SpeechAnswer:
             text = joined((output.text for output in outputs), self._between)
             if form == "text":
                 return Response(text, media_type="text/plain; charset=utf-8")
-            return json_response({"text": text, "usage": self._usage()})
+            brief: Text = {"text": text, "usage": self._usage()}
+            return json_response(brief)
         segments = self._segments(outputs, silence)
         if form == "srt":
             return Response(srt(segments), media_type="application/x-subrip; charset=utf-8")
         if form == "vtt":
             return Response(vtt(segments), media_type="text/vtt; charset=utf-8")
-        return json_response(
-            {
-                "task": self._task,
-                "duration": self._seconds,
-                "language": self._language or "en",
-                "text": joined((one.text for one in segments), self._between),
-                "segments": [self._told(number, one) for number, one in enumerate(segments)]
-                if self._tells_segments
-                else None,
-                "words": [{"word": one.text, "start": one.begin, "end": one.end} for one in words]
-                if self._words
-                else None,
-                "usage": self._usage(),
-            }
-        )
+        told = [self._told(number, one) for number, one in enumerate(segments)] if self._tells_segments else None
+        timed: list[TimedWord] = [{"word": one.text, "start": one.begin, "end": one.end} for one in words]
+        verbose: VerboseText = {
+            "task": self._task,
+            "duration": self._seconds,
+            "language": self._language or "en",
+            "text": joined((one.text for one in segments), self._between),
+            "segments": told,
+            "words": timed if self._words else None,
+            "usage": self._usage(),
+        }
+        return json_response(verbose)
 
     @property
     def _tells_segments(self) -> bool:
