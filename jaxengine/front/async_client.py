@@ -22,7 +22,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +47,7 @@ from jaxengine.errors import (
     RequestError,
 )
 from jaxengine.front.admission import Admission, Gate, num_media_bytes
+from jaxengine.front.mailbox import Mailbox
 from jaxengine.front.operations import Operations
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.postprocess import Postprocessor, Progress
@@ -109,8 +109,7 @@ class AsyncClient(Operations):
         self.engines: dict[int, EngineStatistics] = {}
         self._postprocessor = postprocessor
         self._listeners = listeners
-        self._events: deque[Event] = deque()
-        self._woken = False
+        self._mailbox: Mailbox[Event] | None = None
         self._open: dict[str, _Open] = {}
         self._unread: deque[_Open] = deque()
         self._sinks: dict[int, TokenSinks[_Open]] = {}
@@ -133,7 +132,8 @@ class AsyncClient(Operations):
     def start(self) -> None:
         """Open the channel, on behalf of the running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._channel.open(self._on_event)
+        self._mailbox = Mailbox(self._loop, self._process_events)
+        self._channel.open(self._mailbox.put)
 
     def check_health(self) -> None:
         """Return when the engine can be trusted with a request.
@@ -266,20 +266,10 @@ class AsyncClient(Operations):
             if found is not None and found.stream is stream:
                 found.progress = self._postprocessor.begin(request)
 
-    def _on_event(self, event: Event) -> None:
-        """Take over what comes, on whatever thread. However much that is, the event loop is woken once until it looks."""
-        assert self._loop is not None
-        self._events.append(event)
-        if not self._woken:
-            self._woken = True
-            with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
-                self._loop.call_soon_threadsafe(self._process_events)
-
     def _process_events(self) -> None:
         """Take in all that has come, and build outputs for as long as one slice allows."""
-        self._woken = False  # first: what comes from here on may be seen below, and else wakes the loop again
-        while self._events:
-            event = self._events.popleft()
+        assert self._mailbox is not None
+        for event in self._mailbox.take_all():
             if isinstance(event, EngineDead):
                 self._build(until=math.inf)
                 self._die(event.error)
@@ -355,9 +345,8 @@ class AsyncClient(Operations):
             if found.error is not None and not (found.updates or progress.finished):
                 found.stream.fail(found.error)
             if time.monotonic() > until:
-                if not self._woken:
-                    self._woken = True
-                    asyncio.get_running_loop().call_soon(self._process_events)
+                assert self._mailbox is not None
+                self._mailbox.look_again()
                 return
 
     def _tell_listeners(self, outputs: StepOutputs) -> None:

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
@@ -51,6 +49,7 @@ from jaxengine.contract.metrics import NOTHING_YET, Condition, EngineStatistics
 from jaxengine.contract.updates import FIRST_VERSION, SequenceUpdate
 from jaxengine.errors import EngineDeadError
 from jaxengine.front.dispatcher import Chooser, Dispatcher, least_loaded
+from jaxengine.front.mailbox import Mailbox
 from jaxengine.front.questions import Questions, answer_of_the_dead, to_bring_up
 from jaxengine.front.renewals import Renewals
 from jaxengine.front.restarts import Restarts, Supervision
@@ -106,8 +105,7 @@ class Supervisor:
         )
         self._questions = Questions(self._wards, self._numbers, self._tell)
         self._dead: list[Channel] = []
-        self._arrived: deque[tuple[Ward, int, Event]] = deque()
-        self._woken = False
+        self._mailbox: Mailbox[tuple[Ward, int, Event]] | None = None
         self._first = engines[0]
         self._emit: Callable[[Event], None] = lambda event: None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -139,6 +137,7 @@ class Supervisor:
     def open(self, emit: Callable[[Event], None]) -> None:
         """Begin, on behalf of the running event loop, on which `emit` is called."""
         self._loop, self._emit = asyncio.get_running_loop(), emit
+        self._mailbox = Mailbox(self._loop, self._take_all)
         for ward in self._wards:
             assert ward.engine is not None
             self._begin(ward, ward.engine)
@@ -200,18 +199,13 @@ class Supervisor:
     # Events of the engines.
 
     def _arrive(self, ward: Ward, life: int, event: Event) -> None:
-        """Take over an event, on whatever thread. However many come, the event loop is woken once until it looks."""
-        assert self._loop is not None
-        self._arrived.append((ward, life, event))
-        if not self._woken:
-            self._woken = True
-            with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
-                self._loop.call_soon_threadsafe(self._take_all)
+        """Take over an event, on whatever thread."""
+        assert self._mailbox is not None
+        self._mailbox.put((ward, life, event))
 
     def _take_all(self) -> None:
-        self._woken = False  # first: what comes from here on may be seen below, and else wakes the loop again
-        while self._arrived:
-            ward, life, event = self._arrived.popleft()
+        assert self._mailbox is not None
+        for ward, life, event in self._mailbox.take_all():
             if life == ward.lives and not self._ended:
                 self._take(ward, event)
 

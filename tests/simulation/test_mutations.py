@@ -161,9 +161,8 @@ def scores_of_a_prompt_that_are_told_again(patch: Patch) -> None:
 
 def an_event_of_a_dead_engine_that_is_heard(patch: Patch) -> None:
     def hear_all(supervisor: Supervisor) -> None:
-        supervisor._woken = False
-        while supervisor._arrived:
-            ward, _, event = supervisor._arrived.popleft()
+        assert supervisor._mailbox is not None
+        for ward, _, event in supervisor._mailbox.take_all():
             if not supervisor._ended:
                 supervisor._take(ward, event)
 
