@@ -20,7 +20,6 @@ from jaxengine.contract.metrics import NOTHING_YET
 from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import ModelNotFoundError, RequestError
-from jaxengine.front.admission import Admission
 from jaxengine.front.async_client import AsyncClient
 from jaxengine.front.front import Front
 from jaxengine.front.intake import Intake
@@ -88,15 +87,6 @@ class Service:
         Raises:
             ConfigError: an option that the engine's model does not allow.
         """
-        limits = options.limits
-        admission = Admission(
-            max_requests=limits.max_num_queued_reqs,
-            max_tokens=limits.max_num_queued_tokens,
-            max_media_bytes=int(limits.max_media_gb * 2**30),
-            max_unread=limits.max_unread_tokens,
-            timeout_s=limits.request_timeout,
-            fair=front.config.scheduler.scheduling_policy == "fair",
-        )
         root = front.config.model.model or EMBEDDED
         if front.tokenizer is not None:
             _ = front.tokenizer.longest_token  # looked for in the whole vocabulary: better now than among streams
@@ -107,7 +97,7 @@ class Service:
         client = AsyncClient(
             front.channel,
             Postprocessor(front.tokenizer, lazy=True),
-            admission=admission,
+            admission=options.limits.admission(fair=front.config.scheduler.scheduling_policy == "fair"),
             listeners=lambda engine: (tallies[engine], pulses[engine], *others),
         )
 
@@ -117,14 +107,21 @@ class Service:
                 for engine, rank in enumerate(front.config.parallel.ranks)
             ]
 
-        service = cls(
+        formats = Formats.choose(options.api, front.tokenizer)
+        for line in formats.report:
+            logger.info("%s", line)
+        if formats.tools and not options.api.enable_auto_tool_choice:
+            logger.info(
+                "tool calls: only those that a request asks for; --enable-auto-tool-choice lets the model decide, as in vLLM"
+            )
+        return cls(
             engine=client,
             front=front,
             intake=front.intake,
             tokenizer=front.tokenizer,
             grammars=front.grammars,
             options=options,
-            formats=Formats.choose(options.api, front.tokenizer),
+            formats=formats,
             root=root,
             registry=make_registry(
                 EngineCollector(
@@ -140,13 +137,6 @@ class Service:
             adapters=ServedAdapters(options.adapters, client.load_adapter, reserved=options.model_names(root)),
             traces=traces,
         )
-        for line in service.formats.report:
-            logger.info("%s", line)
-        if service.formats.tools and not options.api.enable_auto_tool_choice:
-            logger.info(
-                "tool calls: only those that a request asks for; --enable-auto-tool-choice lets the model decide, as in vLLM"
-            )
-        return service
 
     @property
     def model_names(self) -> tuple[str, ...]:

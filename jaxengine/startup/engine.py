@@ -67,36 +67,11 @@ class HostedEngine:
     ) -> Self:
         """Both sides, made for each other. `fields` are a subclass's, `draft_costs` what drafts take
         beside steps, other arguments those of `EngineHost` and its core."""
-        options = config.scheduler
-        limits = SchedulerLimits(
-            max_num_seqs=facts.max_num_seqs,
-            max_num_batched_tokens=facts.max_num_batched_tokens,
-            long_prefill_token_threshold=options.long_prefill_token_threshold,
-            scheduling_policy=options.scheduling_policy,
-            deterministic=options.deterministic,
-            speculation=options.speculation,
-            cache=cache,
-        )
-        most = runner.max_in_flight if options.async_scheduling else 1
-        slots = None
-        if facts.adapters is not None:
-            slots = AdapterSlots(facts.adapters.max_loras, AdapterShelf(runner, facts.adapters.most_on_host))
-            closing = (*closing, slots.shelf.close)
-        encoders = None
-        if facts.media is not None:
-            encoders = Encoders(facts.media, budget=config.media.max_num_encoder_tokens)
-        scheduler = Scheduler(
-            limits,
-            grid,
-            ledger,
-            vocab_size=facts.vocab_size,
-            max_in_flight=most,
-            turns=max(1, most - 1),  # one step is launched behind those that are computed
-            adapters=slots,
-            encoders=encoders,
-        )
+        scheduler = _scheduler(config, runner, facts, grid, ledger, cache)
         if scheduler.draft_length is not None and draft_costs is not None:
             scheduler.draft_length.costs = draft_costs
+        if scheduler.adapters is not None:
+            closing = (*closing, scheduler.adapters.shelf.close)
         host = EngineHost(
             EngineCore(scheduler, runner, shapes=shapes, watch=watch),
             facts,
@@ -118,3 +93,36 @@ class HostedEngine:
     def close(self) -> None:
         """Give up what runs, and free the device. Closing twice is fine."""
         self.front.close()
+
+
+def _scheduler(
+    config: EngineConfig, runner: Runner, facts: EngineFacts, grid: Grid, ledger: Ledger, cache: CacheTraits
+) -> Scheduler:
+    """A scheduler with slots for adapters and places for what prompts show, where the engine has them."""
+    options = config.scheduler
+    limits = SchedulerLimits(
+        max_num_seqs=facts.max_num_seqs,
+        max_num_batched_tokens=facts.max_num_batched_tokens,
+        long_prefill_token_threshold=options.long_prefill_token_threshold,
+        scheduling_policy=options.scheduling_policy,
+        deterministic=options.deterministic,
+        speculation=options.speculation,
+        cache=cache,
+    )
+    most = runner.max_in_flight if options.async_scheduling else 1
+    slots = None
+    if facts.adapters is not None:
+        slots = AdapterSlots(facts.adapters.max_loras, AdapterShelf(runner, facts.adapters.most_on_host))
+    encoders = None
+    if facts.media is not None:
+        encoders = Encoders(facts.media, budget=config.media.max_num_encoder_tokens)
+    return Scheduler(
+        limits,
+        grid,
+        ledger,
+        vocab_size=facts.vocab_size,
+        max_in_flight=most,
+        turns=max(1, most - 1),  # one step is launched behind those that are computed
+        adapters=slots,
+        encoders=encoders,
+    )
