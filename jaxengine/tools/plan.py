@@ -24,8 +24,8 @@ from jaxengine.device.runtime.target import find_target
 from jaxengine.errors import CapacityError, ConfigError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan
-from jaxengine.startup.pool import plain_tokens, plan_space, sequence_pages
-from jaxengine.startup.prepare import prepare
+from jaxengine.startup.pool import SpacePlan, plain_tokens, plan_space, sequence_pages
+from jaxengine.startup.prepare import Prepared, prepare
 from jaxengine.startup.program_cache import cache_ahead, open_store
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline
@@ -57,16 +57,49 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
     progress = Progress()
     target = find_target(target_name, compiles=compiling != "nothing")
     prepared = prepare(config, progress, target=target)
-    model, limits = prepared.model, prepared.limits
-    replicas = config.parallel.replicas_here
-    _check_devices(target, replicas, len(model.devices))
-    device_bytes = prepared.device_bytes
-    common: dict[str, Any] = {
+    model = prepared.model
+    _check_devices(target, config.parallel.replicas_here, len(model.devices))
+    common = _common(config, prepared, target)
+    threads = compile_threads(config)
+    with TemporaryDirectory() as nowhere:
+        cache = None
+        if compiling != "nothing":
+            cache = cache_ahead(model, open_store(config) or Store.open(Path(nowhere)))
+        try:
+            planned = plan_space(prepared, cache=cache, measure=cache is not None)
+        except CapacityError as error:
+            problem = f"{error}{_larger_target(model, target, config)}"
+            return EnginePlan(**common, max_model_len=prepared.limits.max_model_len, fits=False, problem=problem)
+        subjects = _subjects(planned.space)
+        chosen = {"nothing": [], "largest": _representatives(subjects), "all": subjects}[compiling]
+        measured = {} if cache is None else _compile(chosen, planned.records, cache, threads, progress)
+    rooflines = {} if target.chip is None else _rooflines(model, planned.space, target.chip)
+    clock = None if target.chip is None else target.chip.clock_hz
+    rows = tuple(_row(subject, subjects, measured, rooflines, clock) for subject in subjects)
+    return EnginePlan(
+        **common,
+        **_sizes(model, planned),
+        fits=True,
+        pipeline=plan_pipeline(planned.space),
+        media=plan_media(planned.space, config),
+        workspace_bytes=_workspace_bytes(model, planned, measured, num_programs=len(subjects)),
+        workspace_measured=bool(measured),
+        programs=rows,
+        compile_threads=threads,
+        compile_s=sum(row.compile_s for row in rows if row.compile_s is not None) / threads,
+        bundle_bytes=sum(row.packed_bytes for row in rows if row.packed_bytes is not None),
+    )
+
+
+def _common(config: EngineConfig, prepared: Prepared, target: Target) -> dict[str, Any]:
+    """What an `EnginePlan` says whether the model fits or not."""
+    model, limits, device_bytes = prepared.model, prepared.limits, prepared.device_bytes
+    return {
         "model": model.source.name,
         "target": target.name,
         "device": model.devices[0].device_kind,
         "num_devices": len(model.devices),
-        "num_replicas": replicas,
+        "num_replicas": config.parallel.replicas_here,
         "hosts": plan_hosts(config, model, limits),
         "dtype": model.precision,
         "kv_dtype": str(model.kv_dtype),
@@ -81,63 +114,43 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
         "adapter_rank": 0 if model.adapters is None else model.adapters.rank,
         "adapter_bytes": memory.parameter_bytes(model.graph.adapters),
     }
-    threads = compile_threads(config)
-    with TemporaryDirectory() as nowhere:
-        cache = None
-        if compiling != "nothing":
-            cache = cache_ahead(model, open_store(config) or Store.open(Path(nowhere)))
-        try:
-            planned = plan_space(prepared, cache=cache, measure=cache is not None)
-        except CapacityError as error:
-            problem = f"{error}{_larger_target(model, target, config)}"
-            return EnginePlan(**common, max_model_len=limits.max_model_len, fits=False, problem=problem)
-        subjects = _subjects(planned.space)
-        chosen = {"nothing": [], "largest": _representatives(subjects), "all": subjects}[compiling]
-        measured = {} if cache is None else _compile(chosen, planned.records, cache, threads, progress)
-    workspace = planned.budget.workspace_bytes
-    if planned.workspace == "unneeded":
-        figures = [found.memory for found in measured.values()]
-        workspace = (
-            memory.workspace_bytes(figures, num_programs=len(subjects))
-            if figures
-            else expected_workspace(planned.space, model)
-        )
-    rooflines = {} if target.chip is None else _rooflines(model, planned.space, target.chip)
-    pages, length = sequence_pages(model, planned.limits), planned.limits.max_model_len
+
+
+def _sizes(model: ModelPlan, planned: SpacePlan) -> dict[str, Any]:
+    """What an `EnginePlan` says of pages, blocks and slots: how many there are, and their bytes."""
+    space, length = planned.space, planned.limits.max_model_len
+    pages = sequence_pages(model, planned.limits)
     pools = zip(
         pages.layout.pools,
-        planned.space.num_pages,
+        space.num_pages,
         planned.budget.page_bytes,
         pages.of(length),
         pages.without_windows(length),
         strict=True,
     )
-    sizes = block_bytes(planned.space)
-    clock = None if target.chip is None else target.chip.clock_hz
-    snapshots = planned.space.num_snapshots
-    rows = tuple(_row(subject, subjects, measured, rooflines, clock) for subject in subjects)
-    return EnginePlan(
-        **common,
-        max_model_len=length,
-        fits=True,
-        pipeline=plan_pipeline(planned.space),
-        media=plan_media(planned.space, config),
-        slot_bytes=planned.budget.slot_bytes - memory.slot_bytes((planned.space.snapshots, planned.space.encoded)),
-        num_snapshots=snapshots,
-        snapshot_bytes=memory.slot_bytes(planned.space.snapshots) // (1 + snapshots),
-        workspace_bytes=workspace,
-        workspace_measured=bool(measured),
-        pools=tuple(PoolPlan(pool.heads, pool.key, *numbers) for pool, *numbers in pools),
-        host_blocks=sum(planned.space.host_blocks[: len(sizes) - bool(snapshots)]),
-        host_snapshots=sum(planned.space.host_blocks[-1:]) if snapshots else 0,
-        host_bytes=sum(count * size for count, size in zip(planned.space.host_blocks, sizes, strict=False)),
-        kv_tokens=pages.tokens_held(planned.space.num_pages),
-        plain_kv_tokens=plain_tokens(model, planned),
-        programs=rows,
-        compile_threads=threads,
-        compile_s=sum(row.compile_s for row in rows if row.compile_s is not None) / threads,
-        bundle_bytes=sum(row.packed_bytes for row in rows if row.packed_bytes is not None),
-    )
+    sizes, snapshots = block_bytes(space), space.num_snapshots
+    return {
+        "max_model_len": length,
+        "slot_bytes": planned.budget.slot_bytes - memory.slot_bytes((space.snapshots, space.encoded)),
+        "num_snapshots": snapshots,
+        "snapshot_bytes": memory.slot_bytes(space.snapshots) // (1 + snapshots),
+        "pools": tuple(PoolPlan(pool.heads, pool.key, *numbers) for pool, *numbers in pools),
+        "host_blocks": sum(space.host_blocks[: len(sizes) - bool(snapshots)]),
+        "host_snapshots": sum(space.host_blocks[-1:]) if snapshots else 0,
+        "host_bytes": sum(count * size for count, size in zip(space.host_blocks, sizes, strict=False)),
+        "kv_tokens": pages.tokens_held(space.num_pages),
+        "plain_kv_tokens": plain_tokens(model, planned),
+    }
+
+
+def _workspace_bytes(model: ModelPlan, planned: SpacePlan, measured: Mapping[str, Record], *, num_programs: int) -> int:
+    """The workspace of programs: what the pool was planned with, or of those that were compiled, or as expected."""
+    if planned.workspace != "unneeded":
+        return planned.budget.workspace_bytes
+    figures = [found.memory for found in measured.values()]
+    if figures:
+        return memory.workspace_bytes(figures, num_programs=num_programs)
+    return expected_workspace(planned.space, model)
 
 
 def _weight_bytes(model: ModelPlan) -> int:
