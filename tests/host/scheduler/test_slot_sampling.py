@@ -56,7 +56,7 @@ def test_a_slot_without_mask_or_penalties_holds_its_spec_alone() -> None:
     sampling = SlotSampling(make_request("a", [1, 2]), 0, mask=None)
     state = sampling.begin(3, np.array([1, 2], np.int32))
     assert (state.slot, state.spec, state.allowed, state.history) == (3, sampling.spec, None, None)
-    assert (sampling.masked, sampling.mask_changes, sampling.depends_on_output) == (False, False, False)
+    assert (sampling.masked, sampling.mask_changes) == (False, False)
 
 
 def test_history_comes_with_penalties_only() -> None:
@@ -64,7 +64,6 @@ def test_history_comes_with_penalties_only() -> None:
     state = sampling.begin(1, np.array([1, 2, 3], np.int32))
     assert state.history is not None
     assert (state.history.tolist(), state.num_prompt) == ([1, 2, 3], 2)
-    assert sampling.depends_on_output
     assert not sampling.mask_changes
 
 
