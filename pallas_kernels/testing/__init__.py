@@ -6,7 +6,8 @@ after a row's last page hold wild ids.
 """
 
 from pallas_kernels.testing.adapters import ADAPTER_CASES, AdapterCase
-from pallas_kernels.testing.attention import ATTENTION_CASES, AttentionCase, AttentionInputs
+from pallas_kernels.testing.attention import AttentionCase, AttentionInputs
+from pallas_kernels.testing.attention_cases import ATTENTION_CASES
 from pallas_kernels.testing.groups import GROUP_CASES, GroupCase
 from pallas_kernels.testing.latents import LATENT_CASES, LatentCase, LatentInputs
 from pallas_kernels.testing.products import PRODUCT_CASES, ProductCase

@@ -15,6 +15,7 @@ from jaxengine.host.adapters.slots import Access, AdapterSlots
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.media.encoders import Encoders
 from jaxengine.host.scheduler.backlog import prompt_backlog
+from jaxengine.host.scheduler.deferred import Deferred
 from jaxengine.host.scheduler.fair_queue import OUTPUT_WEIGHT, FairQueue
 from jaxengine.host.scheduler.group import Group
 from jaxengine.host.scheduler.limits import SchedulerLimits
@@ -167,11 +168,9 @@ class Placement:
         if len(self.running) == self._limits.max_num_seqs:
             self._make_room()
         before = backlog = 0  # the running sequences that are more urgent, and the prompt that they have left
-        deferred: list[Sequence] = []
-        without_slot: list[Sequence] = []
-        without_embeddings = 0
+        deferred = Deferred()
         held = None
-        while len(self.running) < self._limits.max_num_seqs and len(deferred) < self._limits.max_num_seqs:
+        while max(len(self.running), len(deferred.sequences)) < self._limits.max_num_seqs:
             sequence = self.waiting.first()
             if sequence is None:
                 break
@@ -184,18 +183,8 @@ class Placement:
             if backlog >= max_tokens:
                 held = "max_num_batched_tokens"
                 break
-            if (access := self._access(sequence)) is not Access.GRANTED:
+            if not self._may_run(sequence, deferred):
                 self.waiting.pop()
-                deferred.append(sequence)
-                if access is Access.NOT_NOW:
-                    without_slot.append(sequence)
-                else:
-                    self.stranded.append((sequence, access))
-                continue
-            if self.encoders is not None and not self.encoders.may_take(sequence.shown):
-                self.waiting.pop()
-                deferred.append(sequence)
-                without_embeddings += 1
                 continue
             while (placed := self._place(sequence)) is Placed.NO_ROOM:
                 if not self._make_room():
@@ -205,23 +194,31 @@ class Placement:
                 break
             self.waiting.pop()
             if placed is Placed.LATER:
-                deferred.append(sequence)
-                continue
-            if placed is Placed.AWAY:
+                deferred.add(sequence)
+            elif placed is Placed.AWAY:
                 sequence.state = State.FETCHING
-                continue
-            if not self._take_embeddings(sequence):
-                deferred.append(sequence)
-                without_embeddings += 1
-                continue
-            self._run(sequence)
-            for other in without_slot:
-                other.overtaken += 1
-        for sequence in deferred:
+            elif not self._take_embeddings(sequence):
+                deferred.add_without_embeddings(sequence)
+            else:
+                self._run(sequence)
+                deferred.note_overtaken()
+        for sequence in deferred.sequences:
             self.waiting.push(sequence)
-        return held or _why_deferred(
-            len(deferred), without_slot=len(without_slot), without_embeddings=without_embeddings
-        )
+        return held or deferred.reason
+
+    def _may_run(self, sequence: Sequence, deferred: Deferred) -> bool:
+        """Whether a sequence may run as far as its adapter and what it shows go; else it is noted in `deferred`."""
+        access = self._access(sequence)
+        if access is Access.NOT_NOW:
+            deferred.add_without_slot(sequence)
+        elif access is not Access.GRANTED:
+            self.stranded.append((sequence, access))
+            deferred.add(sequence)
+        elif self.encoders is not None and not self.encoders.may_take(sequence.shown):
+            deferred.add_without_embeddings(sequence)
+        else:
+            return True
+        return False
 
     def _access(self, sequence: Sequence) -> Access | JaxEngineError:
         """Whether a sequence may run as far as its adapter goes, or why it never may."""
@@ -426,12 +423,3 @@ class Placement:
 
 def _urgency_of(sequence: Sequence) -> tuple[float, ...]:
     return sequence.urgency
-
-
-def _why_deferred(count: int, *, without_slot: int, without_embeddings: int) -> str:
-    """Why sequences were passed over, so many in all: the reason that most have in the end is told."""
-    if not count:
-        return "max_num_seqs"
-    if count > without_slot + without_embeddings:
-        return "prefix_cache"
-    return "encoder_cache" if without_embeddings else "max_loras"
