@@ -16,7 +16,7 @@ from buckets import Bucket
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.shared.latent import LatentConfig
 from jaxengine.errors import ConfigError
-from pallas_kernels.grouped_scaled_matmul import tpu_few
+from pallas_kernels.grouped_scaled_matmul import tpu_few, tpu_group_sums
 from pallas_kernels.latent_attention import tpu as latent_tpu
 from pallas_kernels.paged_attention import tpu as paged_tpu
 from pallas_kernels.tpu.attention.blocks import Blocks
@@ -185,6 +185,8 @@ class Filling:
             return self._blocks(shapes)
         if kernel == "few_grouped_scaled_matmul":
             return self._visits(shapes)
+        if kernel == "float8_grouped_matmul":
+            return self._small_visits(shapes)
         if kernel == "take_rows":
             (rows,), (places, _) = shapes[0], shapes[2]
             return _listed([np.arange(rows) * self.spread % places, np.array([self._used(rows)])])
@@ -287,6 +289,14 @@ class Filling:
         sizes = jnp.asarray(self._sizes(groups), jnp.int32)
         scalars = tpu_few.visits(sizes, places=given if taken else places, window=window)
         return _listed([*map(np.atleast_1d, scalars), *([np.arange(given) % places] if taken else [])])
+
+    def _small_visits(self, shapes: Shapes) -> Scalars:
+        """And for fewer still, which are taken one by one."""
+        (visits,), (rows,), (count, _), _, (groups, *_) = shapes[1], *shapes[4:8]
+        sizes = jnp.asarray(self._sizes(groups), jnp.int32)
+        window = next(size for size in (tpu_group_sums.FEW, tpu_group_sums.MORE) if groups + rows // size == visits)
+        *scalars, _ = tpu_few.visits(sizes, places=rows, window=window, tile=1)
+        return _listed([*map(np.atleast_1d, scalars), np.arange(rows) % count])
 
 
 def _listed(scalars: Sequence[np.ndarray]) -> Scalars:

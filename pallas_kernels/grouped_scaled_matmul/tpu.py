@@ -1,7 +1,8 @@
 """Blocks of rows of one group on a TPU, in Pallas: a group's matrix is read as it is kept and made bfloat16 beside its products.
 
-Rows lie in whole blocks of their group, with gaps, but for few (`tpu_few.py`). A matrix that no row goes to is not read. Inputs
-of float4 are in the order in which words of eight numbers are taken apart (`tpu_float4.py`), but on chips that have the type.
+Rows lie in whole blocks of their group, with gaps, but for few (`tpu_few.py`, `tpu_group_sums.py`). A matrix that no row goes to
+is not read. Inputs of float4 are in the order in which words of eight numbers are taken apart (`tpu_float4.py`), but on chips
+that have the type.
 XLA's form, a loop over blocks, unpacks bytes into neighbouring lanes, and takes more than a thousand times as long
 (`benchmarks/tpu_products.py --experts`).
 """
@@ -19,7 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 from pallas_kernels.grouped_matmul.groups import group_of_row
-from pallas_kernels.grouped_scaled_matmul import tpu_few, tpu_float4
+from pallas_kernels.grouped_scaled_matmul import tpu_few, tpu_float4, tpu_group_sums
 from pallas_kernels.grouped_scaled_matmul.tpu_matrix import (
     OUTPUTS,
     Kept,
@@ -94,6 +95,10 @@ def grouped_scaled_matmul(
         x = tpu_float4.ordered(x, chip)  # before rows are taken, as some are taken often
     kept = Kept(group, scales.shape[1], read_together(scales), pairs, chip)
     factors = (scales,) if zeros is None else (scales, zeros)
+    if taken_apart(weights, pairs, chip):
+        fewest = tpu_group_sums.fitting(chip, kept, x, weights, rows, sizes, scales)
+        if fewest is not None:
+            return tpu_group_sums.multiply(chip, kept, jnp.dtype(dtype), *fewest, weights, sizes, scales)
     if few := tpu_few.fitting(chip, x, weights, rows, sizes):
         return tpu_few.multiply(chip, kept, jnp.dtype(dtype), few[0], weights, sizes, few[1], *factors)
     groups, count = len(sizes), len(x if rows is None else rows)

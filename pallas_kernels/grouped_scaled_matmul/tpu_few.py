@@ -66,10 +66,10 @@ def window_rows(places: int, groups: int) -> int:
     return min(places, MOST_WINDOW, max(LEAST_WINDOW, pl.next_power_of_2(places // groups + TILE)))
 
 
-def visits(sizes: jax.Array, *, places: int, window: int | None) -> tuple[jax.Array, ...]:
+def visits(sizes: jax.Array, *, places: int, window: int | None, tile: int = TILE) -> tuple[jax.Array, ...]:
     """How many visits of a matrix there are, one at least; of each its group, the first row that it is for, and the one behind.
 
-    With `window` a visit is for so many rows from the beginning of a tile, the first of which are told as well.
+    With `window` a visit is for so many rows from the beginning of a tile of rows, the first of which are told as well.
     """
     groups, ends = len(sizes), jnp.cumsum(sizes)
     starts = ends - sizes
@@ -77,7 +77,7 @@ def visits(sizes: jax.Array, *, places: int, window: int | None) -> tuple[jax.Ar
         tiles, most = starts, groups
         visits_of = (sizes > 0).astype(jnp.int32)
     else:
-        tiles, most = starts // TILE * TILE, groups + (places + groups * (TILE - 1)) // window
+        tiles, most = starts // tile * tile, groups + (places + groups * (tile - 1)) // window
         visits_of = jnp.where(sizes > 0, -(-(ends - tiles) // window), 0)
     visits_to = jnp.cumsum(visits_of)
     used = jnp.maximum(visits_to[-1], 1)
@@ -87,7 +87,7 @@ def visits(sizes: jax.Array, *, places: int, window: int | None) -> tuple[jax.Ar
         return used, group, starts[group], ends[group]
     first = tiles[group] + (number - (visits_to - visits_of)[group]) * window
     begins, stops = jnp.maximum(starts[group], first), jnp.minimum(ends[group], first + window)
-    return used, group, begins, stops, jnp.clip(first, 0, places - window)
+    return used, group, begins, stops, jnp.clip(first, 0, max(0, places - window))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))  # layers share what takes seconds to trace
@@ -129,10 +129,10 @@ def _call(
             dimension_semantics=("parallel", "arbitrary"),
             vmem_limit_bytes=min(chip.vmem_bytes * 7 // 8, _vmem_bytes(weights, len(x), places) + 16 * MIB),
         ),
-    )(*given, x, _where_it_lies(chip, weights), *given_factors)
+    )(*given, x, where_it_lies(chip, weights), *given_factors)
 
 
-def _where_it_lies(chip: Chip, weights: jax.Array) -> jax.Array:
+def where_it_lies(chip: Chip, weights: jax.Array) -> jax.Array:
     """Read in HBM: XLA would move matrices into VMEM first, those as well that no row goes to."""
     return weights if chip.name == SIMULATED else pltpu.with_memory_space_constraint(weights, pltpu.HBM)
 

@@ -23,14 +23,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.tpu.chip import Chip
+from pallas_kernels.tpu.chip import SIMULATED, Chip
 
 TILE = 64
 """Inputs of eight words."""
 SUBLANES = 8
 """Words of a register."""
-FLOAT8_CHIPS = ("v6e", "6e")
-"""Where float8_e5m2 becomes bfloat16 in hardware; elsewhere that is emulated."""
+FLOAT8_CHIPS = ("v6e", "6e", SIMULATED)
+"""Where float8_e5m2 becomes bfloat16 in hardware, in matrix units as well; elsewhere that is emulated."""
 MAGNITUDES, TOPS = 0x0E0E0E0E, -0x7F7F7F80
 """In four bytes what float8_e5m2 has of such numbers beside the sign, and that."""
 FLOAT8_LESS = 2.0**14
@@ -58,6 +58,12 @@ def ordered(x: jax.Array, chip: Chip) -> jax.Array:
     return x.reshape(count, inputs // TILE, TILE // step, step).swapaxes(2, 3).reshape(count, inputs)
 
 
+def input_of_place(place: jax.Array) -> jax.Array:
+    """Which input is at a place of `ordered` on `FLOAT8_CHIPS`."""
+    half = TILE // 2
+    return place // TILE * TILE + place % half * 2 + place % TILE // half
+
+
 def matrix(kept: jax.Array, scales: Callable[[int], jax.Array] | None, group: int, chip: Chip) -> list[jax.Array]:
     """`kept` uint8 `[I / 2, B]` as tiles of bfloat16 that are `[I, B]` together, `less` times smaller.
 
@@ -73,6 +79,13 @@ def matrix(kept: jax.Array, scales: Callable[[int], jax.Array] | None, group: in
             found = tuple(numbers * factors for numbers in found)
         tiles += found
     return tiles
+
+
+def float8(kept: jax.Array) -> jax.Array:
+    """`kept` uint8 `[I / 2, B]` as float8_e5m2 `[I, B]`, `FLOAT8_LESS` times smaller, on `FLOAT8_CHIPS`."""
+    of_words = pltpu.bitcast(kept, jnp.int32)
+    pieces = (of_words[first : first + SUBLANES] for first in range(0, len(of_words), SUBLANES))
+    return jnp.concatenate([half for piece in pieces for half in _float8(piece)], axis=0)
 
 
 def less(chip: Chip) -> float:
@@ -93,10 +106,15 @@ def spread(row: jax.Array, rows: int) -> jax.Array:
 
 def _float8_numbers(words: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The even and the odd inputs of words `[8, B]`, bfloat16 `[32, B]` each, too small by `FLOAT8_LESS`."""
+    even, odd = (float8.astype(jnp.bfloat16) for float8 in _float8(words))
+    return even, odd
+
+
+def _float8(words: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same as they are."""
     even = (lax.shift_left(words, 1) & MAGNITUDES) | (lax.shift_left(words, 4) & TOPS)
     odd = (lax.shift_right_logical(words, 3) & MAGNITUDES) | (words & TOPS)
-    both = (pltpu.bitcast(float8, jnp.float8_e5m2).astype(jnp.bfloat16) for float8 in (even, odd))
-    return next(both), next(both)
+    return pltpu.bitcast(even, jnp.float8_e5m2), pltpu.bitcast(odd, jnp.float8_e5m2)
 
 
 def _four_numbers(words: jax.Array) -> tuple[jax.Array, ...]:

@@ -14,7 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_kernels.grouped_scaled_matmul import tpu_float4
 from pallas_kernels.scaled_matmul.dense import floats
 from pallas_kernels.scaled_matmul.tpu_numbers import FLOAT4_CHIPS, less, numbers
-from pallas_kernels.storage import LANES
+from pallas_kernels.storage import LANES, SUBLANES
 from pallas_kernels.tpu.chip import Chip
 
 OUTPUTS = 512
@@ -63,14 +63,37 @@ class Kept:
         self, groups: Any, step: jax.Array, weight: Any, factors: Sequence[Any], wide: Sequence[Any]
     ) -> None:
         """Scales and zeros as `columns` needs them, to `wide`, where they are not the last step's."""
-        before = groups[jnp.maximum(step - 1, 0)]
 
-        @pl.when((step == 0) | (groups[step] // self.together != before // self.together))
+        @pl.when(self._others(groups, step))
         def _() -> None:
             more = self._less(weight)
             for given, found, factor in zip(factors, wide, (more, 1 / more), strict=False):
                 whole = floats(given[...]) * factor
                 found[...] = whole if found.dtype == jnp.float32 else tpu_float4.words(whole)
+
+    def lay_if_other(self, groups: Any, step: jax.Array, scales: Any, laid: Any, factor: float) -> None:
+        """Scales times `factor` to `laid [wide / 128, places, 128]`, where they are not the last step's.
+
+        The `together` matrices' of one group of inputs lie one after the other; places behind the last group are 0.
+        """
+        lanes, used = laid.shape[2], self.count * self.together
+
+        @pl.when(self._others(groups, step))
+        def _() -> None:
+            for piece in range(laid.shape[0]):
+                own = floats(scales[:, :, piece * lanes : (piece + 1) * lanes]) * factor
+                laid[piece, :used, :] = own.reshape(used, lanes)
+                laid[piece, used:, :] = jnp.zeros((laid.shape[1] - used, lanes), laid.dtype)
+
+    def of_groups(self, laid: Any, piece: Any, matrix: Any, first: int) -> jax.Array:
+        """Of what `lay_if_other` has laid, eight groups of inputs of a matrix, from the `first` on: `[8, 128]`."""
+        start = first * self.together + matrix % self.together
+        return laid[piece, pl.ds(start, SUBLANES, stride=self.together), :]
+
+    def _others(self, groups: Any, step: jax.Array) -> jax.Array:
+        """Whether scales that are read together are not those of the step before."""
+        before = groups[jnp.maximum(step - 1, 0)]
+        return (step == 0) | (groups[step] // self.together != before // self.together)
 
     def columns(self, weight: Any, wide: Sequence[Any], matrix: Any, own: Any) -> tuple[jax.Array, jax.Array | None]:
         """Outputs `own` of matrix number `matrix` as bfloat16 `[I, columns]`, and what multiplies its products, if anything does.

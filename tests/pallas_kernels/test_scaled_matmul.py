@@ -159,18 +159,21 @@ def test_a_gpu_multiplies_alike(case: ScaledCase, op: Any) -> None:
     compare_on_a_gpu(case, op)
 
 
-@pytest.mark.parametrize("weight", rare_but(["int4", "float8_e4m3fn"], {"float8_e4m3fn"}))
+@pytest.mark.parametrize(
+    "weight", rare_but(["int4", "float8_e4m3fn", "float4_e2m1fn"], {"float8_e4m3fn", "float4_e2m1fn"})
+)
 def test_few_rows_are_taken_within_the_tpu_kernel(weight: str) -> None:
     """Rows that several groups take, in any order; one that none takes, and what is behind the last group, are of no account."""
-    case = dataclasses.replace(
-        SCALED_CASES[1], weight=weight, zeros=weight == "int4", compute="bfloat16", sizes=(3, 0, 6, 2)
-    )
+    sizes = (3, 0, 6, 2, *(0,) * 4) if weight == "float4_e2m1fn" else (3, 0, 6, 2)  # of eight scales lie together
+    case = dataclasses.replace(SCALED_CASES[1], weight=weight, zeros=weight == "int4", compute="bfloat16", sizes=sizes)
     x, *given = case.grouped_arguments()
     x = x[:8].at[5].set(jnp.nan)
     rows = jnp.asarray([7, 0, 2, 0, 1, 2, 3, 4, 7, 6, 0, 5, 5, 5], jnp.int32)
     multiply = functools.partial(grouped_scaled_matmul, **case.options(), rows=rows)
     with checked_tpu():
-        found = np.asarray(jax.jit(functools.partial(multiply, backend="tpu"))(x, *given))
+        multiplied = jax.jit(functools.partial(multiply, backend="tpu")).trace(x, *given)
+        found = np.asarray(multiplied.lower().compile()(x, *given))
+    assert ("float8_grouped_matmul" in str(multiplied.jaxpr)) == (weight == "float4_e2m1fn")
     expected = np.asarray(multiply(x, *given, backend="reference"))[:11]
     np.testing.assert_allclose(found[:11], expected, rtol=0.01, atol=0.01 * np.abs(expected).max())
 
