@@ -61,9 +61,6 @@ class Service:
 
     engine: AsyncClient
     front: Front
-    intake: Intake
-    tokenizer: Tokenizer | None
-    grammars: GrammarSources | None
     options: ServerConfig
     formats: Formats
     root: str
@@ -117,9 +114,6 @@ class Service:
         return cls(
             engine=client,
             front=front,
-            intake=front.intake,
-            tokenizer=front.tokenizer,
-            grammars=front.grammars,
             options=options,
             formats=formats,
             root=root,
@@ -137,6 +131,21 @@ class Service:
             adapters=ServedAdapters(options.adapters, client.load_adapter, reserved=options.model_names(root)),
             traces=traces,
         )
+
+    @property
+    def intake(self) -> Intake:
+        """The way in for prompts."""
+        return self.front.intake
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's; None where the engine works on ids only."""
+        return self.front.tokenizer
+
+    @property
+    def grammars(self) -> GrammarSources | None:
+        """What tries structured outputs; None without a tokenizer."""
+        return self.front.grammars
 
     @property
     def model_names(self) -> tuple[str, ...]:

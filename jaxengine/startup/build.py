@@ -122,7 +122,7 @@ def _assemble(part: Part, steps: Runner, traffic_log: TrafficLog | None) -> Engi
         return dict(zip(space.all_parameters, runner.parameters, strict=True))
 
     outer = open_outer_stores(config.cache, model, space, parameters(), part.outer_plan, part.progress)
-    ledger = make_ledger(config, model, space, outer)
+    ledger = make_ledger(config, model.traits, space, outer)
     if outer is not None:
         runner.attach(outer.stores, outer.written)
     transfer = None if outer is None else outer.transfer

@@ -194,10 +194,8 @@ def describe_cache(model: ModelPlan, planned: SpacePlan) -> str | None:
     """One line for the log, of what a cache of another type than the model's gains; None where it is of that."""
     if model.kv_dtype == model.dtype:
         return None
-    tokens, plain = (
-        sequence_pages(model, planned.limits).tokens_held(planned.space.num_pages),
-        plain_tokens(model, planned),
-    )
+    tokens = sequence_pages(model, planned.limits).tokens_held(planned.space.num_pages)
+    plain = plain_tokens(model, planned)
     return f"KV cache in {model.kv_dtype}: {tokens:,} tokens, where as many bytes would hold {plain:,} in {model.dtype}"
 
 
