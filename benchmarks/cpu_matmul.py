@@ -7,6 +7,7 @@ time of all threads together, which other programs disturb less. Medians of all 
 python -m benchmarks.cpu_matmul --dtypes bfloat16 int8 --rows 1 2 8 32 128 512 2048
 python -m benchmarks.cpu_matmul --dtypes bfloat16 int8 int4 fp8 fp8-blocks mxfp4 --rows 1 8 32 512
 python -m benchmarks.cpu_matmul --dtypes int4 q4_0 --rows 1 2 8 --before ../before/pallas_kernels/native
+python -m benchmarks.cpu_matmul --dtypes int4-packed --rows 1 2 4 --before ../before/pallas_kernels/native
 
 Processor milliseconds of all threads for a matrix of `[3072, 1024]`, XLA's and the engine's own (`cpu_ms`, jax 0.10.2;
 `pallas_kernels/matmul/native.py`), on two cores of an EPYC with AVX-512 BF16 on which nothing else ran; reading the matrix in
@@ -65,6 +66,7 @@ from jaxengine.bench import machine
 from jaxengine.startup.native import native_directory, register_native
 from pallas_kernels import matmul, scaled_matmul
 from pallas_kernels.native import calling
+from pallas_kernels.scaled_matmul.packed import packed
 
 MATRICES = {
     "q": (2048, 1024),
@@ -75,13 +77,24 @@ MATRICES = {
 }
 """Out and in, by name."""
 
-SCALED = {"int4": 128, "fp8": None, "fp8-blocks": 128, "mxfp4": 32, "q4_0": 32, "q4_k": 32, "q8_0": 32, "q6_k": 16}
+SCALED = {
+    "int4": 128,
+    "int4-packed": 128,
+    "fp8": None,
+    "fp8-blocks": 128,
+    "mxfp4": 32,
+    "q4_0": 32,
+    "q4_k": 32,
+    "q8_0": 32,
+    "q6_k": 16,
+}
 """Matrices that are not multiplied as they are kept, and how many inputs have a scale in common; None: all.
 
-int4 and q4_k have zeros. The last four are what GGUF's types of these names are kept as.
+int4 and q4_k have zeros; `int4-packed` lies as models have it that serve. The last four are what GGUF's types of these names are
+kept as.
 """
-PAIRED = ("int4", "mxfp4", "q4_0", "q4_k")
-WITH_ZEROS = ("int4", "q4_k")
+PAIRED = ("int4", "int4-packed", "mxfp4", "q4_0", "q4_k")
+WITH_ZEROS = ("int4", "int4-packed", "q4_k")
 
 FEW_ROWS = 32
 """Up to so many, all copies are read in a round; with more, two."""
@@ -166,7 +179,8 @@ def made(dtype: str, generator: np.random.Generator, shape: tuple[int, int]) -> 
     of_groups = (shape[1] // (SCALED[dtype] or shape[1]), shape[0])
     scales = jnp.full(of_groups, 0.01, jnp.bfloat16 if of_groups[0] > 1 else jnp.float32)
     if dtype in PAIRED:
-        pairs = jnp.asarray(generator.integers(0, 256, size=(shape[0] // 2, shape[1])), jnp.uint8)
+        bits = generator.integers(0, 256, size=(shape[0] // 2, shape[1])).astype(np.uint8)
+        pairs = jnp.asarray(packed(bits) if dtype == "int4-packed" else bits)
         return [pairs, scales, jnp.ones_like(scales)] if dtype in WITH_ZEROS else [pairs, scales]
     if dtype.startswith("q"):
         return [integers.astype(jnp.int8), scales]

@@ -35,7 +35,7 @@ NOT_INLINE void output_of_pairs(const uint16_t* weight, const uint16_t* x, int64
   static_assert(R <= ROWS_IN_TURN && ROWS_IN_TURN == 4, "their lanes are added together");
   Vector sums[ROWS_IN_TURN] = {};
   auto multiply_32 = [&](int64_t done, __mmask32 there) __attribute__((always_inline)) {
-    prefetch<1, CHUNK>(weight + BEHIND / sizeof(uint16_t), done);
+    prefetch<R >= ROWS_THAT_ASK, CHUNK>(weight + BEHIND / sizeof(uint16_t), done);
     const __m512i pairs = _mm512_maskz_loadu_epi16(there, weight + done);
     UNROLLED for (int r = 0; r < R; ++r) {
       const __m512i row = _mm512_maskz_loadu_epi16(there, x + r * x_stride + done);

@@ -11,6 +11,7 @@ namespace native {
 #if WIDTH >= 8
 constexpr int64_t LANE_LINES = PACKED_LINES, LANE_OUTPUTS = PACKED_OUTPUTS;  // of a tile
 constexpr int64_t LANE_INPUTS = 32;                               // of a line in a turn
+constexpr int64_t PACKED_BEHIND = 2 * BEHIND;  // what a packed matrix asks for: it passes twice the lines before these are there
 
 INLINE __m256i plus_pairs(__m256i sum, __m256i a, __m256i b) {
 #if INTEGER_QUADS
@@ -67,21 +68,31 @@ struct LaneInputs {
   int64_t stride;
 };
 
+// An instruction that multiplies and adds takes as long as several that follow it take to begin: with few rows what follows is added to
+// sums of its own, so that none waits for the one before.
+template <int R>
+constexpr int LANE_CHAINS = INTEGER_QUADS && R <= 2 ? 4 / R : 1;
+
 // Sums of R rows over `inputs` inputs from `start` on: of the lines' first outputs, and of the second ones.
 template <Number NUMBER, bool PACKED, int R>
 INLINE void lane_sums(const LaneInputs& of, int64_t start, int64_t inputs, Eight (&to)[R][2]) {
-  __m256i first[R], second[R];
-  UNROLLED for (int r = 0; r < R; ++r) first[r] = second[r] = _mm256_setzero_si256();
-  const auto add = [&](__m256i bytes, const int16_t* x) __attribute__((always_inline)) {  // four inputs
+  constexpr int CHAINS = LANE_CHAINS<R>;
+  __m256i first[CHAINS][R], second[CHAINS][R];
+  UNROLLED for (int chain = 0; chain < CHAINS; ++chain) {
+    UNROLLED for (int r = 0; r < R; ++r) first[chain][r] = second[chain][r] = _mm256_setzero_si256();
+  }
+  const auto add = [&](__m256i bytes, const int16_t* x, int turn) __attribute__((always_inline)) {  // four inputs
     const LaneNumbers<NUMBER> numbers(bytes);
     UNROLLED for (int half = 0; half < 2; ++half) {
+      const int chain = (2 * turn + half) % CHAINS;
       UNROLLED for (int r = 0; r < R; ++r) {
         int32_t pair;
         memcpy(&pair, x + r * of.stride + 2 * half, sizeof(pair));
         const __m256i row = _mm256_set1_epi32(pair);
-        first[r] = plus_pairs(first[r], numbers.first[half], row), second[r] = plus_pairs(second[r], numbers.second[half], row);
-        IN_REGISTER(first[r]);
-        IN_REGISTER(second[r]);  // compilers would add products to each other first, and keep them in memory
+        __m256i &own = first[chain][r], &other = second[chain][r];
+        own = plus_pairs(own, numbers.first[half], row), other = plus_pairs(other, numbers.second[half], row);
+        IN_REGISTER(own);
+        IN_REGISTER(other);  // compilers would add products to each other first, and keep them in memory
       }
     }
   };
@@ -96,7 +107,7 @@ INLINE void lane_sums(const LaneInputs& of, int64_t start, int64_t inputs, Eight
       } else if (i % 4 == 0) {
         read_lines(lines, at + 4 * i, bytes);
       }
-      add(bytes[i % 4], x + 4 * i);
+      add(bytes[i % 4], x + 4 * i, i);
     }
   };
   int64_t done = 0;
@@ -106,7 +117,7 @@ INLINE void lane_sums(const LaneInputs& of, int64_t start, int64_t inputs, Eight
     step(of.lines, start + done, of.x + done);
   }
   if (PACKED) {
-    for (; done < inputs; done += PACKED_INPUTS) add(packed(start + done), of.x + done);
+    for (; done < inputs; done += PACKED_INPUTS) add(packed(start + done), of.x + done, 0);
   } else if (done < inputs) {  // what is behind a line may belong to nobody
     uint8_t rest[LANE_LINES][LANE_INPUTS] = {};
     const uint8_t* lines[LANE_LINES];
@@ -116,8 +127,10 @@ INLINE void lane_sums(const LaneInputs& of, int64_t start, int64_t inputs, Eight
     step(lines, 0, of.x + done);
   }
   UNROLLED for (int r = 0; r < R; ++r) {
-    to[r][0] = (Eight)first[r];
-    to[r][1] = NUMBER == Number::int4 ? ((Eight)second[r] - (Eight)first[r]) >> 4 : (Eight)second[r];
+    Eight own = {}, other = {};
+    UNROLLED for (int chain = 0; chain < CHAINS; ++chain) own += (Eight)first[chain][r], other += (Eight)second[chain][r];
+    to[r][0] = own;
+    to[r][1] = NUMBER == Number::int4 ? (other - own) >> 4 : other;
   }
 }
 
@@ -190,7 +203,7 @@ NOT_INLINE void tile_of_lanes(const Product& product, const Scaled& scaled, cons
   UNROLLED for (int64_t line = 0; line < LANE_LINES; ++line) {
     of.lines[line] = matrix + smaller(line, (count - 1) / 2) * product.inputs;
   }
-  of.following = matrix + (PACKED ? BEHIND : larger(LANE_LINES * product.inputs, BEHIND)), of.stride = rows.stride;
+  of.following = matrix + (PACKED ? PACKED_BEHIND : larger(LANE_LINES * product.inputs, BEHIND)), of.stride = rows.stride;
   EightFloats totals[R][2] = {};
   Waiting<R> waiting;
   const int64_t size = factor_bytes(scaled.factor);

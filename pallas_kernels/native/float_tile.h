@@ -101,8 +101,9 @@ INLINE void ask_for(const Weight* outputs, int64_t stride, int64_t first, int64_
 }
 
 // With so few rows that are multiplied as they lie, outputs are made one after the other: a matrix is read in order, and what
-// is asked for is so many bytes behind what is read.
-constexpr int64_t ROWS_IN_TURN = 4, BEHIND = 4096;
+// is asked for is so many bytes behind what is read. Fewer than `ROWS_THAT_ASK` have so few instructions for what they read that a Zen 4
+// has begun to read what follows before it would be asked for: to ask costs it up to a quarter of the bandwidth.
+constexpr int64_t ROWS_IN_TURN = 4, ROWS_THAT_ASK = 3, BEHIND = 4096;
 
 // Rounded once. `IN_ORDER`: where it is written. Compilers move products of vectors of eight, and then the registers do not hold all sums.
 template <bool IN_ORDER>

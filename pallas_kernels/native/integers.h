@@ -99,7 +99,7 @@ static void outputs_of_integers(const Product& product, int64_t first, int64_t l
   if (product.rows <= ROWS_IN_TURN) {
     for (int64_t output = first; output < last; ++output) {
       const int8_t* following = weight + output * product.inputs + BEHIND;
-#define OUTPUT(R) case R: tile_of_integers<R, 1, 1>(product, following, x, output, 0); break;
+#define OUTPUT(R) case R: tile_of_integers<R, 1, (R >= ROWS_THAT_ASK)>(product, following, x, output, 0); break;
       switch (product.rows) { OUTPUT(1) OUTPUT(2) OUTPUT(3) OUTPUT(4) }
 #undef OUTPUT
     }
