@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.adapter_product import AdapterRows
+from pallas_kernels.testing.arrays import array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +45,10 @@ class AdapterCase:
             inward = inward.swapaxes(1, 2)
         outward = generator.normal(size=(self.count, self.rank, self.outputs))
         return (
-            jnp.asarray(base, self.base),
-            jnp.asarray(x, self.base),
-            jnp.asarray(inward, self.dtype),
-            jnp.asarray(outward, self.dtype),
+            array(base, self.base),
+            array(x, self.base),
+            array(inward, self.dtype),
+            array(outward, self.dtype),
             adapter_rows(self.rows, self.count),
         )
 
@@ -57,7 +58,7 @@ def adapter_rows(adapters: tuple[int | None, ...], count: int) -> AdapterRows:
     numbers = np.array([count if adapter is None else adapter for adapter in adapters])
     order = np.argsort(numbers, kind="stable")
     sizes = np.bincount(numbers, minlength=count + 1)[:count]
-    return AdapterRows(*(jnp.asarray(array, jnp.int32) for array in (order, np.argsort(order), sizes)))
+    return AdapterRows(*(array(numbers, jnp.int32) for numbers in (order, np.argsort(order), sizes)))
 
 
 _MIXED = (2, None, 0, 0, None, 2, 1, None, 0)

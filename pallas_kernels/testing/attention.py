@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.storage import QUANTISED
+from pallas_kernels.testing.arrays import array
 from pallas_kernels.testing.caches import scales, stored
 
 WILD_PAGE = 2**30
@@ -76,7 +77,7 @@ class AttentionCase:
             "scale": self.head_size**-0.5,
             "window": self.window,
             "soft_cap": self.soft_cap,
-            "sinks": jnp.asarray(rng.normal(size=self.heads), jnp.float32) if self.sinks else None,
+            "sinks": array(rng.normal(size=self.heads), jnp.float32) if self.sinks else None,
             "alibi_slopes": 2.0 ** (-8 * jnp.arange(1, self.heads + 1) / self.heads) if self.alibi else None,
             "until": self._until(),
             "kv_scales": scales(self),
@@ -105,7 +106,7 @@ class AttentionCase:
             for sequence, (start, count) in zip(self._sequences, self.rows, strict=True)
             for token in range(count)
         ]
-        return jnp.asarray([*seen, *[WILD_PAGE] * self.padding], jnp.int32)
+        return array([*seen, *[WILD_PAGE] * self.padding], jnp.int32)
 
     def _end(self, sequence: int, start: int, count: int) -> int:
         """The position after the last that a row sees."""
@@ -147,9 +148,9 @@ class AttentionCase:
         q = rng.normal(size=(offsets[-1] + self.padding, self.heads, self.head_size))
         q[offsets[-1] :] = np.nan
         return AttentionInputs(
-            jnp.asarray(q, self.dtype),
+            array(q, self.dtype),
             stored(pages, self, platform),
-            jnp.asarray(table),
-            jnp.asarray(offsets, jnp.int32),
-            jnp.asarray([start for start, _ in self.rows], jnp.int32),
+            array(table, jnp.int32),
+            array(offsets, jnp.int32),
+            array([start for start, _ in self.rows], jnp.int32),
         )

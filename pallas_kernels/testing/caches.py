@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Protocol
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pallas_kernels.storage import HELD_AS_BITS, QUANTISED, join_heads, kv_page_shape, quantise
+from pallas_kernels.testing.arrays import array
 
 Array = NDArray[Any]
 
@@ -38,21 +40,29 @@ def stored(pages: Array, case: CachedCase, platform: str) -> jax.Array:
     _, channels, lanes = kv_page_shape(
         case.page_tokens, case.kv_heads, case.head_size, platform=platform, dtype=case.kv_dtype
     )
-    by_type = scales(case)
-    keys, values = jnp.asarray(pages[:, :, 0::2]), jnp.asarray(pages[:, :, 1::2])
-    if by_type is None:
-        keys, values = keys.astype(case.kv_dtype), values.astype(case.kv_dtype)
-    else:
-        kv_dtype = jnp.dtype(case.kv_dtype)
-        keys, values = (
-            jnp.where(
-                jnp.isnan(plain) & (kv_dtype == jnp.int8), 127, quantise(plain, by_head[:, None], kv_dtype)
-            ).astype(kv_dtype)
-            for plain, by_head in ((keys, by_type[0]), (values, by_type[1]))
-        )
+    return _store(pages, scales(case), channels=channels, lanes=lanes, kv_dtype=case.kv_dtype, bits=case.bits)
+
+
+@functools.partial(jax.jit, static_argnames=("channels", "lanes", "kv_dtype", "bits"))
+def _store(
+    pages: jax.Array, by_type: jax.Array | None, *, channels: int, lanes: int, kv_dtype: str, bits: bool
+) -> jax.Array:
+    def held(values: jax.Array, of_heads: jax.Array | None) -> jax.Array:
+        if of_heads is None:
+            return values.astype(kv_dtype)
+        unwritten = jnp.isnan(values) & (kv_dtype == "int8")  # which has no NaN
+        return jnp.where(unwritten, 127, quantise(values, of_heads[:, None], kv_dtype)).astype(kv_dtype)
+
+    keys, values = (held(pages[:, :, which::2], None if by_type is None else by_type[which]) for which in range(2))
     stored = join_heads(keys, values, channels=channels, lanes=lanes)
-    bits = next(bits for bits in HELD_AS_BITS if bits.itemsize == stored.dtype.itemsize) if case.bits else None
-    return stored if bits is None else jax.lax.bitcast_convert_type(stored, bits)
+    return as_bits(stored) if bits else stored
+
+
+def as_bits(stored: jax.Array) -> jax.Array:
+    """As unsigned integers of the same size."""
+    return jax.lax.bitcast_convert_type(
+        stored, next(bits for bits in HELD_AS_BITS if bits.itemsize == stored.dtype.itemsize)
+    )
 
 
 def scales(case: CachedCase) -> jax.Array | None:
@@ -60,4 +70,4 @@ def scales(case: CachedCase) -> jax.Array | None:
     if jnp.dtype(case.kv_dtype) not in QUANTISED:
         return None
     largest = 127.0 if case.kv_dtype == "int8" else float(jnp.finfo(case.kv_dtype).max)
-    return jnp.asarray(np.random.default_rng(2).uniform(1, 8, (2, case.kv_heads)) / largest, jnp.float32)
+    return array(np.random.default_rng(2).uniform(1, 8, (2, case.kv_heads)) / largest, jnp.float32)

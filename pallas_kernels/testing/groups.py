@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.testing.arrays import array
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCase:
@@ -31,11 +33,11 @@ class GroupCase:
         x = generator.normal(size=(sum(self.sizes) + self.behind, self.inputs))
         x[sum(self.sizes) :] = np.nan
         shape = (len(self.sizes), self.inputs, self.outputs)
-        given, sizes = jnp.asarray(x, self.x), jnp.asarray(self.sizes, jnp.int32)
+        given, sizes = array(x, self.x), array(self.sizes, jnp.int32)
         if self.weights != "int8":
-            return given, jnp.asarray(generator.normal(size=shape), self.weights), sizes, None
+            return given, array(generator.normal(size=shape), self.weights), sizes, None
         integers, scales = generator.integers(-127, 128, size=shape), generator.uniform(0.001, 0.1, size=shape[::2])
-        return given, jnp.asarray(integers, jnp.int8), sizes, jnp.asarray(scales, jnp.float32)
+        return given, array(integers, jnp.int8), sizes, array(scales, jnp.float32)
 
 
 GROUP_CASES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.storage import HELD_AS_BITS, QUANTISED, latent_page_shape, quantise
+from pallas_kernels.storage import QUANTISED, latent_page_shape, quantise
+from pallas_kernels.testing.arrays import array
 from pallas_kernels.testing.attention import TOLERANCE, WILD_PAGE
+from pallas_kernels.testing.caches import as_bits
 
 
 class LatentInputs(NamedTuple):
@@ -62,7 +65,7 @@ class LatentCase:
         if jnp.dtype(self.kv_dtype) not in QUANTISED:
             return None
         largest = 127.0 if self.kv_dtype == "int8" else float(jnp.finfo(self.kv_dtype).max)
-        return jnp.asarray(np.random.default_rng(2).uniform(1, 8, self.size) / largest, jnp.float32)
+        return array(np.random.default_rng(2).uniform(1, 8, self.size) / largest, jnp.float32)
 
     @property
     def tolerance(self) -> float:
@@ -87,26 +90,29 @@ class LatentCase:
         q = rng.normal(size=(offsets[-1] + self.padding, self.heads, self.size))
         q[offsets[-1] :] = np.nan
         return LatentInputs(
-            jnp.asarray(q, self.dtype),
+            array(q, self.dtype),
             self.stored(pages),
-            jnp.asarray(table),
-            jnp.asarray(offsets, jnp.int32),
-            jnp.asarray([start for start, _ in self.rows], jnp.int32),
+            array(table, jnp.int32),
+            array(offsets, jnp.int32),
+            array([start for start, _ in self.rows], jnp.int32),
         )
 
     def stored(self, values: np.ndarray[Any, Any]) -> jax.Array:
         """Values as the cache holds them."""
-        if self.scales is None:
-            plain = jnp.asarray(values, self.kv_dtype)
-        else:
-            padding = values.shape[-1] - self.size
-            numbers = quantise(
-                jnp.asarray(values), jnp.pad(self.scales, (0, padding), constant_values=1), self.kv_dtype
-            )
-            unwritten = jnp.isnan(values) & (self.kv_dtype == "int8")  # which has no NaN
-            plain = jnp.where(unwritten, 127, numbers).astype(self.kv_dtype)
-        bits = next(bits for bits in HELD_AS_BITS if bits.itemsize == plain.dtype.itemsize) if self.bits else None
-        return plain if bits is None else jax.lax.bitcast_convert_type(plain, bits)
+
+        return _store(values, self.scales, kv_dtype=self.kv_dtype, bits=self.bits)
+
+
+@functools.partial(jax.jit, static_argnames=("kv_dtype", "bits"))
+def _store(values: jax.Array, scales: jax.Array | None, *, kv_dtype: str, bits: bool) -> jax.Array:
+    plain = values
+    if scales is not None:
+        padding = values.shape[-1] - len(scales)
+        numbers = quantise(values, jnp.pad(scales, (0, padding), constant_values=1), kv_dtype)
+        unwritten = jnp.isnan(values) & (kv_dtype == "int8")  # which has no NaN
+        plain = jnp.where(unwritten, 127, numbers)
+    stored = plain.astype(kv_dtype)
+    return as_bits(stored) if bits else stored
 
 
 LATENT_CASES = (

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.testing.arrays import array
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProductCase:
@@ -38,14 +40,14 @@ class ProductCase:
             x[::2] = 0
         if self.extreme:
             x[:] = 1.0
-        given = jnp.asarray(x, self.x)
+        given = array(x, self.x)
         if self.weight != "int8":
-            return given, jnp.asarray(generator.normal(size=(self.outputs, self.inputs)), self.weight), None
+            return given, array(generator.normal(size=(self.outputs, self.inputs)), self.weight), None
         low = 127 if self.extreme else -127
         integers = generator.integers(low, 128, size=(self.outputs, self.inputs))
         scales = generator.uniform(0.001, 0.1, size=self.outputs)
         scales[0] = 0.0
-        return given, jnp.asarray(integers, jnp.int8), jnp.asarray(scales, jnp.float32)
+        return given, array(integers, jnp.int8), array(scales, jnp.float32)
 
 
 PRODUCT_CASES = (

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.testing.arrays import array
+
 TOLERANCE = {"float32": 2e-5, "bfloat16": 2e-5}
 """Of results of the size of 1. Inputs of either type are computed with in float32."""
 
@@ -93,7 +95,7 @@ class RecurrenceCase:
         return ScanInputs(
             self._padded(rng.normal(size=(self.places, self.heads, self.size)), self.dtype),
             self._padded(steps, "float32"),
-            jnp.asarray(-rng.uniform(0.01, 4, self.heads), jnp.float32),
+            array(-rng.uniform(0.01, 4, self.heads), jnp.float32),
             self._padded(rng.normal(size=(self.places, self.shared, self.state)), self.dtype),
             self._padded(rng.normal(size=(self.places, self.shared, self.state)), self.dtype),
             self._states(
@@ -110,7 +112,7 @@ class RecurrenceCase:
         return ScanInputs(
             self._padded(rng.normal(size=(self.places, channels)), self.dtype),
             self._padded(rng.uniform(0, 1e-3 if self.slow else 2, (self.places, channels)), "float32"),
-            jnp.asarray(-rng.uniform(0.01, 4, tiles), jnp.float32),
+            array(-rng.uniform(0.01, 4, tiles), jnp.float32),
             self._padded(rng.normal(size=(self.places, self.state)), self.dtype),
             self._padded(rng.normal(size=(self.places, self.state)), self.dtype),
             self._states(rng, tiles),
@@ -172,16 +174,16 @@ class RecurrenceCase:
         read = [slot for slot, start in zip(self.slots, self.starts, strict=True) if slot and start]
         unread = np.setdiff1d(np.arange(len(states)), read)
         states[unread] = np.nan
-        return jnp.asarray(states, jnp.float32)
+        return array(states, jnp.float32)
 
     def _rows(self) -> tuple[jax.Array, ...]:
         """Slots, starts and offsets."""
-        return tuple(jnp.asarray(x, jnp.int32) for x in (self.slots, self.starts, np.cumsum([0, *self.rows])))
+        return tuple(array(x, jnp.int32) for x in (self.slots, self.starts, np.cumsum([0, *self.rows])))
 
     def _padded(self, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], dtype: str) -> jax.Array:
         values = np.array(values)
         values[sum(self.rows) :] = np.nan
-        return jnp.asarray(values, dtype)
+        return array(values, dtype)
 
 
 RECURRENCE_CASES = (

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.testing.arrays import array
+
 FLOAT8, FLOAT4, BYTES = "float8_e4m3fn", "float4_e2m1fn", "uint8"
 
 
@@ -42,7 +44,7 @@ class ScaledCase:
         """`x`, `weight`, `scales` and, if there are any, `zeros` of one matrix, the same at every call."""
         generator = np.random.default_rng(len(self.name))
         x = self._rows(generator, *self.rows)
-        return jnp.asarray(x, jnp.float32), *self._matrices(generator, (self.outputs, self.inputs), (), paired=0)
+        return array(x, jnp.float32), *self._matrices(generator, (self.outputs, self.inputs), (), paired=0)
 
     def grouped_arguments(self) -> tuple[jax.Array, ...]:
         """`x`, `weights`, `sizes`, `scales` and, if there are any, `zeros` of many."""
@@ -51,7 +53,7 @@ class ScaledCase:
         x[sum(self.sizes) :] = np.nan
         count = len(self.sizes)
         weights, *rest = self._matrices(generator, (count, self.inputs, self.outputs), (count,), paired=1)
-        return jnp.asarray(x, jnp.float32), weights, jnp.asarray(self.sizes, jnp.int32), *rest
+        return array(x, jnp.float32), weights, array(self.sizes, jnp.int32), *rest
 
     def _rows(self, generator: np.random.Generator, *rows: int) -> Any:
         x = generator.normal(size=(*rows, self.inputs))
@@ -64,18 +66,18 @@ class ScaledCase:
         most = {"int4": 7, "int8": 127, FLOAT4: 7}.get(self.weight)
         numbers = generator.normal(size=shape) * 30 if most is None else generator.integers(-most - 1, most + 1, shape)
         least, most_scale = (1.0, 256.0) if self.scale == BYTES else (0.01, 0.1)
-        scales = jnp.asarray(generator.uniform(least, most_scale, groups), self.scale)
+        scales = array(generator.uniform(least, most_scale, groups), self.scale)
         if self.weight not in ("int4", FLOAT4):
-            kept = (jnp.asarray(numbers, jnp.float32).astype(self.weight), scales)
+            kept = (array(np.asarray(numbers, np.float32), self.weight), scales)
         else:
             above = np.moveaxis(np.asarray(numbers + 8, np.uint8), paired, 0)
-            kept = (jnp.asarray(np.moveaxis(above[::2] | above[1::2] << 4, 0, paired)), scales)
+            kept = (array(np.moveaxis(above[::2] | above[1::2] << 4, 0, paired), jnp.uint8), scales)
         if not self.zeros:
             return kept
         limit = 8 if most is None else most + 1
         if self.scale == BYTES:
-            return *kept, jnp.asarray(generator.integers(-128, 128, groups), jnp.int8)
-        return *kept, jnp.asarray(generator.integers(-limit, limit + 1, groups), self.scale)
+            return *kept, array(generator.integers(-128, 128, groups), jnp.int8)
+        return *kept, array(generator.integers(-limit, limit + 1, groups), self.scale)
 
 
 SCALED_CASES = (

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.testing.arrays import array
 from pallas_kernels.testing.caches import scales, stored
 
 
@@ -39,10 +40,8 @@ class WriteCase:
         rng = np.random.default_rng(0)
         pages = rng.normal(size=(6, self.page_tokens, 2 * self.kv_heads, self.head_size))
         kv_pages = stored(pages, self, platform)
-        k, v = (
-            jnp.asarray(rng.normal(size=(len(self.slots), self.kv_heads, self.head_size)), self.dtype) for _ in range(2)
-        )
-        return kv_pages, k, v, jnp.asarray(self.slots, jnp.int32)
+        k, v = (array(rng.normal(size=(len(self.slots), self.kv_heads, self.head_size)), self.dtype) for _ in range(2))
+        return kv_pages, k, v, array(self.slots, jnp.int32)
 
 
 WRITE_CASES = (

@@ -13,7 +13,7 @@ from pallas_kernels import KernelUnsupported, adapter_product
 from pallas_kernels.adapter_product import OP
 from pallas_kernels.testing import ADAPTER_CASES, AdapterCase
 from pallas_kernels.testing.adapters import adapter_rows
-from tests.quick import slow_but
+from tests.quick import at_once, slow_but
 
 BACKENDS = [name for name in OP.backends if name != "reference"]
 
@@ -21,8 +21,8 @@ BACKENDS = [name for name in OP.backends if name != "reference"]
 @pytest.mark.parametrize("case", slow_but(ADAPTER_CASES, ADAPTER_CASES[::2]), ids=str)
 def test_every_backend_adds_alike(case: AdapterCase) -> None:
     arguments = case.arguments()
-    expected = np.asarray(adapter_product(*arguments, **case.options, backend="reference"), np.float32)
-    base, rows = np.asarray(arguments[0], np.float32), arguments[-1]
+    expected = np.asarray(at_once(adapter_product, *arguments, **case.options, backend="reference"), np.float32)
+    base, adapted = np.asarray(arguments[0], np.float32), np.asarray([adapter is not None for adapter in case.rows])
     supporting = [name for name in BACKENDS if OP.supports(name, *arguments, **case.options) is None]
     assert supporting
     for chosen in (*({"platform": name} for name in ("cpu", "tpu")), *({"backend": name} for name in supporting)):
@@ -30,7 +30,7 @@ def test_every_backend_adds_alike(case: AdapterCase) -> None:
         found = np.asarray(jax.jit(multiply)(*arguments), np.float32)
         tolerance = 0.1 if "bfloat16" in (case.base, case.dtype) else 2e-4
         np.testing.assert_allclose(found, expected, atol=tolerance, rtol=1e-2 if tolerance == 0.1 else 1e-5)
-        np.testing.assert_array_equal(found[~rows.adapted], base[~rows.adapted])
+        np.testing.assert_array_equal(found[~adapted], base[~adapted])
 
 
 def test_the_definition_is_two_products_for_each_row() -> None:

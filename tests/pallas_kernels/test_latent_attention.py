@@ -21,7 +21,7 @@ from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import LATENT_CASES, LatentCase, LatentInputs
 from pallas_kernels.tpu.chip import simulated_tpu
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import QUICK, rare_but, slow_but
+from tests.quick import QUICK, at_once, rare_but, slow_but
 from tests.targets.tpu import devices
 
 (MIXED,) = (case for case in LATENT_CASES if case.name == "mixed")
@@ -33,7 +33,7 @@ ON_THE_INTERPRETED_GPU = [case for case in LATENT_CASES if case.name in ("heads-
 def by_hand(case: LatentCase) -> np.ndarray[Any, Any]:
     """Token by token, head by head, in float64: only the positions that a token sees."""
     q, pages, table, offsets, starts = (np.asarray(array) for array in case.inputs())
-    cached = np.asarray(to_float32(jnp.asarray(pages), kv_dtype=jnp.dtype(case.kv_dtype)), np.float64)[:, 0]
+    cached = np.asarray(at_once(to_float32, pages, kv_dtype=jnp.dtype(case.kv_dtype)), np.float64)[:, 0]
     if case.scales is not None:
         cached = cached * np.asarray(case.scales, np.float64)
     out = np.zeros((*q.shape[:2], case.value_size), np.float64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -51,8 +52,13 @@ def rows(count: int, inputs: int) -> np.ndarray:
 def product(name: str, kind: str, x: np.ndarray) -> np.ndarray:
     weight, scales = weights(kind, x.shape[1])
     with calling(name):
-        multiply = jax.jit(lambda x, weight, scales: matmul(x, weight, scales=scales, platform="cpu"))
-        return np.asarray(multiply(x, weight, scales))
+        return np.asarray(multiplier(name)(x, weight, scales))
+
+
+@functools.cache
+def multiplier(name: str) -> Callable[..., jax.Array]:
+    """What is called with one library: it is asked with equal shapes many times."""
+    return jax.jit(lambda x, weight, scales: matmul(x, weight, scales=scales, platform="cpu"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,7 +25,7 @@ from pallas_kernels.paged_attention.tiles import cut, tile_lengths
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import ATTENTION_CASES, AttentionCase, AttentionInputs
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import QUICK, slow_but
+from tests.quick import QUICK, at_once, slow_but
 
 BACKENDS = tuple(OP.backends)
 ON_THE_SIMULATED_TPU = {"all-options", "int8-three-kv-heads"}
@@ -82,7 +82,7 @@ def cases() -> Iterator[Any]:
 def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
     """Token by token in float64: no masks, only the positions that a token sees."""
     q, kv_pages, table, offsets, starts = (np.asarray(array) for array in case.inputs())
-    cached = np.asarray(to_float32(jnp.asarray(kv_pages), kv_dtype=jnp.dtype(case.kv_dtype)), np.float64)
+    cached = np.asarray(at_once(to_float32, kv_pages, kv_dtype=jnp.dtype(case.kv_dtype)), np.float64)
     if case.options["kv_scales"] is not None:
         cached = cached * np.asarray(case.options["kv_scales"], np.float64).T.reshape(-1, 1)
     sinks = None if case.options["sinks"] is None else np.asarray(case.options["sinks"], np.float64)
@@ -320,7 +320,7 @@ def test_a_token_has_the_same_bits_in_every_step(
         dtype="float32",
         bits=kv_dtype == "bfloat16",
     )
-    queries, kv_pages, table, _, _ = whole.inputs()
+    queries, kv_pages, table, _, _ = map(np.asarray, whole.inputs())
     with calling(native):
         reason = OP.supports(backend, *whole.inputs(), **whole.options)
     if reason is not None:
@@ -335,14 +335,9 @@ def test_a_token_has_the_same_bits_in_every_step(
         """The results of all tokens of rows of (sequence, position, number) in a step of that size."""
         sequence, start, count = np.asarray(rows + [(0, 0, 0)] * (batch - len(rows)), np.int32).T
         own = np.concatenate([sequence * tokens + np.arange(begin, begin + number) for sequence, begin, number in rows])
-        result = step(
-            jnp.pad(queries[own], ((0, places - len(own)), (0, 0), (0, 0))),
-            kv_pages,
-            table[sequence],
-            jnp.asarray([0, *np.cumsum(count)], jnp.int32),
-            jnp.asarray(start),
-        )
-        return np.asarray(result[: len(own)])
+        padded = np.pad(queries[own], ((0, places - len(own)), (0, 0), (0, 0)))
+        offsets = np.asarray([0, *np.cumsum(count)], np.int32)
+        return np.asarray(step(padded, kv_pages, table[sequence], offsets, start))[: len(own)]
 
     expected = attend([(0, 0, tokens)], batch=44, places=340)
     assert np.isfinite(expected).all()
@@ -376,24 +371,24 @@ def test_a_token_that_sees_others_has_the_same_bits_in_every_step(kv_dtype: str,
         kv_dtype=kv_dtype,
         bits=kv_dtype == "bfloat16",
     )
-    queries, kv_pages, table, _, _ = case.inputs()
-    until = case.options["until"]
+    queries, kv_pages, table, _, _ = map(np.asarray, case.inputs())
+    until = np.asarray(case.options["until"])
     options = {name: value for name, value in case.options.items() if name != "until"}
 
     def attend(rows: list[tuple[int, int, int]], places: int) -> np.ndarray[Any, Any]:
         sequence, start, count = np.asarray(rows, np.int32).T
         own = np.concatenate([of * end + np.arange(begin, begin + number) for of, begin, number in rows])
         arrays = [
-            jnp.pad(array[own], ((0, places - len(own)),) + ((0, 0),) * (array.ndim - 1)) for array in (queries, until)
+            np.pad(array[own], ((0, places - len(own)),) + ((0, 0),) * (array.ndim - 1)) for array in (queries, until)
         ]
-        offsets = jnp.asarray([0, *np.cumsum(count)], jnp.int32)
+        offsets = np.asarray([0, *np.cumsum(count)], np.int32)
 
         @jax.jit
         def step(q: jax.Array, until: jax.Array, *others: jax.Array) -> jax.Array:
             with calling(native):
                 return paged_attention(q, *others, until=until, backend=backend, **options)
 
-        return np.asarray(step(*arrays, kv_pages, table[sequence], offsets, jnp.asarray(start))[: len(own)])
+        return np.asarray(step(*arrays, kv_pages, table[sequence], offsets, start))[: len(own)]
 
     with calling(native):
         reason = OP.supports(backend, *case.inputs(), **case.options)

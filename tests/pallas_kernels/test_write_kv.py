@@ -47,26 +47,32 @@ def check(case: WriteCase, backend: str, *, platform: str) -> None:
 
     def heads(pages: jax.Array) -> np.ndarray[Any, Any]:
         """Keys and values `[2, pages, T, K, H]`."""
-        stored = to_float32(pages, kv_dtype=kv_dtype)
-        return np.array(split_heads(stored, kv_heads=case.kv_heads, head_size=case.head_size))
+        return np.array(_heads(pages, kv_dtype=case.kv_dtype, kv_heads=case.kv_heads, head_size=case.head_size))
 
     expected = heads(kv_pages)
     result = jax.jit(write, compiler_options=QUICK)(kv_pages, k, v, slots)
     assert result.dtype == kv_pages.dtype
     result = heads(result)
-    for which, written in enumerate((k, v)):
-        scales = None if case.options["kv_scales"] is None else case.options["kv_scales"][which]
-        stored = None if scales is not None else np.asarray(written.astype(kv_dtype).astype(jnp.float32))
-        written = np.asarray(written, np.float64)
+    by_type = case.options["kv_scales"]
+    for which, written in enumerate((np.asarray(k), np.asarray(v))):
+        scales = None if by_type is None else np.asarray(by_type)[which]
+        stored = None if scales is not None else written.astype(kv_dtype).astype(np.float32)
+        written = written.astype(np.float64)
         for token, slot in enumerate(case.slots):
             page, offset = divmod(slot, case.page_tokens)
             found = result[which, page, offset]
             if stored is not None:
                 expected[which, page, offset] = stored[token]
             elif page:
-                assert_nearest(found, written[token] / np.asarray(scales)[:, None], kv_dtype)
+                assert_nearest(found, written[token] / scales[:, None], kv_dtype)
                 expected[which, page, offset] = found
     np.testing.assert_array_equal(result[:, 1:], expected[:, 1:])  # page 0 is the sink
+
+
+@functools.partial(jax.jit, static_argnames=("kv_dtype", "kv_heads", "head_size"))
+def _heads(pages: jax.Array, *, kv_dtype: str, kv_heads: int, head_size: int) -> tuple[jax.Array, jax.Array]:
+    stored = to_float32(pages, kv_dtype=jnp.dtype(kv_dtype))
+    return split_heads(stored, kv_heads=kv_heads, head_size=head_size)
 
 
 def assert_nearest(found: np.ndarray[Any, Any], values: np.ndarray[Any, Any], kv_dtype: Any) -> None:
