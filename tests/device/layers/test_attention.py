@@ -14,6 +14,7 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.keeps import CacheIndex, Paged
 from jaxengine.device.layers.step import Step
 from pallas_kernels import kv_storage_dtype
+from tests.quick import at_once
 
 LAYERS, PAGES, PAGE_SIZE, HEADS, KV_HEADS, HEAD_DIM = 3, 8, 4, 4, 2, 8
 
@@ -21,11 +22,11 @@ LAYERS, PAGES, PAGE_SIZE, HEADS, KV_HEADS, HEAD_DIM = 3, 8, 4, 4, 2, 8
 def inputs(table, starts, counts, *, slots):
     """Rows of `counts` tokens, one after the other; `slots` of all of them and of padding behind."""
     return Step(
-        positions=jnp.zeros(len(slots), jnp.int32),
-        page_table=jnp.asarray([table], jnp.int32),
-        offsets=jnp.asarray(np.cumsum([0, *counts]), jnp.int32),
-        starts=jnp.asarray(starts, jnp.int32),
-        slot_mapping=jnp.asarray([slots], jnp.int32),
+        positions=np.zeros(len(slots), np.int32),
+        page_table=np.asarray([table], np.int32),
+        offsets=np.cumsum([0, *counts], dtype=np.int32),
+        starts=np.asarray(starts, np.int32),
+        slot_mapping=np.asarray([slots], np.int32),
         indices=tuple(CacheIndex(lane=layer) for layer in range(LAYERS)),
         num_pages=(PAGES,),
         page_size=PAGE_SIZE,
@@ -36,14 +37,19 @@ def inputs(table, starts, counts, *, slots):
 def tokens(count, *, seed=0):
     generator = np.random.default_rng(seed)
     shapes = ((count, HEADS, HEAD_DIM), (count, KV_HEADS, HEAD_DIM), (count, KV_HEADS, HEAD_DIM))
-    return [jnp.asarray(generator.normal(size=shape), jnp.float32) for shape in shapes]
+    return [generator.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
 def empty_pages(dtype=jnp.float32):
     return jnp.zeros((LAYERS * PAGES, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM), kv_storage_dtype(dtype, platform="cpu"))
 
 
-def run(q, k, v, pages, given, *, layer, window=None, dtype=jnp.float32, own=None):
+def run(q, k, v, pages, given, **options):
+    """As one program, as models run it."""
+    return at_once(traced, q, k, v, pages, given, **options)
+
+
+def traced(q, k, v, pages, given, *, layer, window=None, dtype=jnp.float32, own=None):
     context = ModelContext(dtype=jnp.dtype(dtype), platform="cpu")
     paged = Paged(KV_HEADS, HEAD_DIM, HEAD_DIM, dtype=own)
     step = given.for_layer(layer)
@@ -74,7 +80,7 @@ def test_rows_of_a_prompt_and_a_decoding_row_in_one_step(window):
     step = inputs([[3, 6], [3, 6], [5, 2], [0, 0]], [0, 4, 5, 0], [4, 3, 1, 0], slots=[*mine, other[5], *([0] * 4)])
 
     def flat(one, two):
-        return jnp.concatenate([one, two[5:], jnp.ones((4, *one.shape[1:]))])
+        return np.concatenate([one, two[5:], np.ones((4, *one.shape[1:]), np.float32)])
 
     found, _ = run(flat(q, q2), flat(k, k2), flat(v, v2), pages, step, layer=1, window=window)
     np.testing.assert_allclose(found[:7], dense(q, k, v, window), atol=1e-5)
@@ -85,9 +91,9 @@ def test_tokens_see_others_where_a_step_says_so():
     """The second and third of four tokens see each other, the others those before them."""
     q, k, v = tokens(4)
     step = inputs([[1]], [0], [4], slots=[PAGE_SIZE + p for p in range(4)])
-    found, _ = run(q, k, v, empty_pages(), replace(step, until=jnp.asarray([0, 2, 2, 3], jnp.int32)), layer=1)
+    found, _ = run(q, k, v, empty_pages(), replace(step, until=np.asarray([0, 2, 2, 3], np.int32)), layer=1)
     expected = dense(q, k, v)
-    expected[1] = dense(q[jnp.asarray([0, 2, 1, 3])], *(x[jnp.asarray([0, 2, 1, 3])] for x in (k, v)))[2]
+    expected[1] = dense(*(x[[0, 2, 1, 3]] for x in (q, k, v)))[2]
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -110,7 +116,7 @@ def test_pages_are_written_in_place(dtype, count):
 
     def two_layers(q, k, v, pages, step):
         for layer in (0, 1):
-            q, pages = run(q, k, v, pages, step, layer=layer, dtype=dtype)
+            q, pages = traced(q, k, v, pages, step, layer=layer, dtype=dtype)
             k, v = (
                 q[:, :KV_HEADS],
                 q[:, KV_HEADS:],

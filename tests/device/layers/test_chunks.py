@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -11,15 +11,16 @@ from jaxengine.device.layers.step import Step
 from jaxengine.errors import ConfigError
 
 PAGE_SIZE, WIDTH, PLACES, ROWS = 4, 12, 48, 6
+BY_CHUNK = jax.jit(by_chunk, static_argnums=1)
 
 
 def step_of(starts: np.ndarray, counts: np.ndarray, table: np.ndarray) -> Step:
     return Step(
-        positions=jnp.zeros(PLACES, jnp.int32),
-        page_table=jnp.asarray(table, jnp.int32),
-        offsets=jnp.asarray(np.cumsum([0, *counts]), jnp.int32),
-        starts=jnp.asarray(starts, jnp.int32),
-        slot_mapping=jnp.zeros(PLACES, jnp.int32),
+        positions=np.zeros(PLACES, np.int32),
+        page_table=table.astype(np.int32),
+        offsets=np.cumsum([0, *counts], dtype=np.int32),
+        starts=starts.astype(np.int32),
+        slot_mapping=np.zeros(PLACES, np.int32),
         indices=(),
         num_pages=(),
         page_size=PAGE_SIZE,
@@ -50,15 +51,16 @@ def test_a_token_sees_its_chunk(chunk: int) -> None:
         step = step_of(starts, counts, generator.permutation(ROWS * WIDTH).reshape(ROWS, WIDTH))
         positions = [start + number for start, count in zip(starts, counts, strict=True) for number in range(count)]
         expected = [of_all[at // chunk * chunk :] for at, of_all in zip(positions, seen(step), strict=True)]
-        assert seen(by_chunk(step, chunk)) == expected
+        assert seen(BY_CHUNK(step, chunk)) == expected
 
 
 def test_as_many_tokens_as_there_are_places_may_each_begin_a_chunk() -> None:
     """The most pieces: rows of two tokens around a border."""
     counts = np.array([PLACES - 2 * (ROWS - 1), *[2] * (ROWS - 1)])
     step = step_of(np.array([3, *[7] * (ROWS - 1)]), counts, np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH))
-    assert by_chunk(step, 4).offsets[-1] == PLACES
-    assert len(seen(by_chunk(step, 4))) == PLACES
+    pieces = BY_CHUNK(step, 4)
+    assert pieces.offsets[-1] == PLACES
+    assert len(seen(pieces)) == PLACES
 
 
 def test_one_chunk_is_no_chunk() -> None:
