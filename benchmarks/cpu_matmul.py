@@ -34,8 +34,8 @@ longer, these do not):
     float8, channels   0.24   0.43    1.1   15.9
     float8, groups     0.31
 
-Since then integers and float4 are multiplied in fixed point; `results/cpu_fixed_point.json` has what that takes with AVX2, there
-is no figure of AVX-512 yet.
+Since then integers and float4 are multiplied in fixed point; `results/cpu_fixed_point.json` has what that takes with AVX2,
+`results/cpu_avx512.json` with AVX-512.
 
 On that Zen 3 tiles of six rows in place of three, whose operands stay in registers, before and after (`results/cpu_prompts.json`;
 torch took 14.1 for 128 rows of float32):

@@ -36,25 +36,45 @@ INLINE void read_lines(const uint8_t* const (&lines)[LANE_LINES], int64_t at, __
   }
 }
 
+// Words of a vector of 32 or 64 bytes.
+template <typename Bytes>
+INLINE Bytes all_words(int16_t value) {
+  typedef int16_t Words __attribute__((vector_size(sizeof(Bytes))));
+  return (Bytes)(Words{} + value);
+}
+
+template <typename Bytes>
+INLINE Bytes shifted_words(Bytes words, int bits) {
+  typedef uint16_t Words __attribute__((vector_size(sizeof(Bytes))));
+  return (Bytes)((Words)words >> bits);
+}
+
+// What each byte, one of 16, is of float4.
+template <typename Bytes>
+INLINE Bytes float4_of(Bytes bytes) {
+#if WIDTH == 16
+  if constexpr (sizeof(Bytes) == 64) return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(float4_numbers()), bytes);
+#endif
+  if constexpr (sizeof(Bytes) == 32) return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(float4_numbers()), bytes);
+}
+
 // What four bytes of each line hold: of the first outputs and of the second, in the low bytes of words and in the high ones. Of int4
 // the second ones have 16 times themselves and the first.
-template <Number NUMBER>
+template <Number NUMBER, typename Bytes = __m256i>
 struct LaneNumbers {
-  __m256i first[2], second[2];
+  Bytes first[2], second[2];
 
-  INLINE_MEMBER explicit LaneNumbers(__m256i bytes) {
-    const __m256i low = _mm256_set1_epi16(255), upper = _mm256_srli_epi16(bytes, 8);
+  INLINE_MEMBER explicit LaneNumbers(Bytes bytes) {
+    const Bytes low = all_words<Bytes>(255);
     if constexpr (NUMBER == Number::int4) {
-      const __m256i four = _mm256_set1_epi16(15);
-      first[0] = _mm256_and_si256(bytes, four), second[0] = _mm256_and_si256(bytes, low);
-      first[1] = _mm256_and_si256(upper, four), second[1] = upper;
+      const Bytes four = all_words<Bytes>(15), upper = shifted_words(bytes, 8);
+      first[0] = bytes & four, second[0] = bytes & low;
+      first[1] = upper & four, second[1] = upper;
     } else {
-      const __m256i values = _mm256_broadcastsi128_si256(float4_numbers());
-      const __m256i four = _mm256_set1_epi8(15), others = _mm256_srli_epi16(bytes, 4);
-      const __m256i a = _mm256_shuffle_epi8(values, _mm256_and_si256(bytes, four));
-      const __m256i b = _mm256_shuffle_epi8(values, _mm256_and_si256(others, four));
-      first[0] = _mm256_and_si256(a, low), second[0] = _mm256_and_si256(b, low);
-      first[1] = _mm256_srli_epi16(a, 8), second[1] = _mm256_srli_epi16(b, 8);
+      const Bytes four = all_words<Bytes>(0x0f0f);
+      const Bytes a = float4_of(bytes & four), b = float4_of(shifted_words(bytes, 4) & four);
+      first[0] = a & low, second[0] = b & low;
+      first[1] = shifted_words(a, 8), second[1] = shifted_words(b, 8);
     }
   }
 };

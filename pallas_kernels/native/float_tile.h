@@ -54,7 +54,7 @@ typedef float Quad __attribute__((vector_size(16), aligned(4), may_alias));
 #if defined(__clang__)
 #define UNROLLED _Pragma("unroll")
 #else
-#define UNROLLED _Pragma("GCC unroll 8")
+#define UNROLLED _Pragma("GCC unroll 12")
 #endif
 #if defined(__x86_64__)
 #define IN_REGISTER(vector) asm("" : "+v"(vector))  // compilers would read it from memory again at each use

@@ -9,7 +9,8 @@ namespace native {
 
 #if WIDTH >= 8
 constexpr int PANEL_VECTORS = 2, PANEL_OUTPUTS = PANEL_VECTORS * WIDTH;
-constexpr int PANEL_ROWS = 6;              // of a tile, at most
+constexpr int PANEL_ROWS = WIDTH == 16 ? 12 : 6;  // of a tile, at most: as many sums as the registers hold beside what is multiplied
+constexpr int FEWEST_PANEL_ROWS = WIDTH == 16 ? 5 : 3;  // of a tile of five rows or more, which are parted evenly
 constexpr int64_t MOST_PANEL_ROWS = 192;   // whose sums are kept from block to block: they stay in the first cache
 constexpr int64_t MOST_PANEL_INPUTS = 256;
 constexpr int64_t UNPACKED_INPUTS = 32;    // at once
@@ -146,13 +147,14 @@ INLINE Vector all_lanes(float value) {
 #endif
 }
 
-// Calls `f` with the rows of a tile, one to PANEL_ROWS, as a constant.
+// Calls `f` with the rows of a tile, FEWEST_PANEL_ROWS to PANEL_ROWS, as a constant.
 template <typename F>
 INLINE void with_panel_rows(int64_t count, const F& f) {
-  static_assert(PANEL_ROWS == 6, "all are told here");
+  static_assert(3 <= FEWEST_PANEL_ROWS && PANEL_ROWS <= 12, "all are told here");
   switch (count) {
-#define ROWS_OF(R) case R: return f(std::integral_constant<int, R>());
-    ROWS_OF(1) ROWS_OF(2) ROWS_OF(3) ROWS_OF(4) ROWS_OF(5) ROWS_OF(6)
+#define ROWS_OF(R) \
+  case R: if constexpr (FEWEST_PANEL_ROWS <= R && R <= PANEL_ROWS) return f(std::integral_constant<int, R>()); break;
+    ROWS_OF(3) ROWS_OF(4) ROWS_OF(5) ROWS_OF(6) ROWS_OF(7) ROWS_OF(8) ROWS_OF(9) ROWS_OF(10) ROWS_OF(11) ROWS_OF(12)
 #undef ROWS_OF
   }
 }
