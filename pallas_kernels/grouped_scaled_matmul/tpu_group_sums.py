@@ -22,7 +22,7 @@ from pallas_kernels.grouped_scaled_matmul.tpu_few import MOST_TAKEN, visits, whe
 from pallas_kernels.grouped_scaled_matmul.tpu_matrix import Kept, factor_bytes, outputs_of_block
 from pallas_kernels.storage import LANES, SUBLANES
 from pallas_kernels.take_rows import take_rows
-from pallas_kernels.tpu.chip import MIB, Chip
+from pallas_kernels.tpu.chip import MIB, SIMULATED, Chip
 
 FEW, MORE = 8, 16
 """Rows of a group that are multiplied at once."""
@@ -41,6 +41,8 @@ def fitting(
     """
     places, groups = len(x if rows is None else rows), len(weights)
     if chip.name not in tpu_float4.FLOAT8_CHIPS or kept.count == 1 or SUBLANES * kept.group % tpu_float4.TILE:
+        return None
+    if scales.shape[2] < LANES and chip.name != SIMULATED:  # strides are of whole registers
         return None
     window = FEW if places <= MOST_FOR_FEW * groups else MORE
     many = rows is not None and len(x) > MOST_TAKEN

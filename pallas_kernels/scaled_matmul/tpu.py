@@ -69,7 +69,7 @@ def scaled_matmul(
     chip = target_chip()
     assert chip is not None  # `supports` has seen to it
     rows = x.reshape(-1, x.shape[-1]).astype(compute)
-    few = _few_rows(len(rows), len(scales), group)
+    few = few_rows(len(rows), len(scales), group)
     taken = None
     if zeros is not None and few:
         taken = zeros, group_sums(rows, len(scales), group=group, precision=precision)
@@ -91,7 +91,7 @@ def _multiply(
 ) -> jax.Array:
     """`taken`: zeros, and the sums of each group's inputs `[N, Q]`, as often as which they are taken off."""
     (count, inputs), outputs = x.shape, scales.shape[1]
-    few = _few_rows(count, len(scales), group)
+    few = few_rows(count, len(scales), group)
     rows = min(ROWS, count)
     block = block_outputs(chip, weight, outputs, few=few)
     kept = block * len(weight) // outputs
@@ -118,7 +118,8 @@ def _multiply(
     )(x, weight, scales, *(taken or ()))
 
 
-def _few_rows(count: int, groups: int, group: int) -> bool:
+def few_rows(count: int, groups: int, group: int) -> bool:
+    """Whether sums are scaled, and not numbers."""
     return count <= FEW_ROWS and (groups == 1 or group % LANES == 0)
 
 
