@@ -50,6 +50,16 @@ def test_a_loop_is_passed_as_often_as_it_says() -> None:
     assert passed.cycles == pytest.approx(passed.bundles)
 
 
+def test_a_copy_with_strides_says_where_it_goes_in_a_comment() -> None:
+    plain = "dma.hbm_to_vmem [thread:$0]  (!%p16_p1), /*hbm=*/%s15_s3, 10, [#allocation1], [#allocation2] /*"
+    strided = (
+        "dma.general [thread:$0]  (!%p16_p1), /*src=*/%s15_s3, 10, [#allocation1], [#allocation2] /* hbm-to-vmem */ /*"
+    )
+    assert plain in LOOP
+    text = LOOP.replace(plain, strided)
+    assert run(Program.parse(text), bytes_per_cycle=2) == run(Program.parse(LOOP), bytes_per_cycle=2)
+
+
 def test_slow_copies_are_waited_for() -> None:
     passed = run(Program.parse(LOOP), bytes_per_cycle=2)
     assert passed.cycles == pytest.approx(2 + 4 + 960 / 2 + 1)  # the first begins in the loop's fourth bundle

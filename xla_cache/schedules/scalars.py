@@ -18,6 +18,8 @@ from itertools import zip_longest
 from xla_cache.schedules.bundles import DELAY_SLOTS, GRANULE_BYTES
 
 BUNDLE = re.compile(r"^ *(?:0x[0-9a-f]+|0) +(?:\w\w)? *: *[> ]*(?=\{)", re.M)
+GENERAL = re.compile(r"dma\.general( [^;{}]*?/\* (\w+)-to-(\w+) \*/)")
+"""A copy with strides, which says only in a comment from where to where it goes."""
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 NOTE = re.compile(r"\[(?:thread|resolvable):\$\w+\]")
 STARTED = re.compile(r"Start(?:/End empty)? region (\d+)")
@@ -68,7 +70,8 @@ class Program:
         for at, (header, following) in enumerate(zip_longest(headers, headers[1:])):
             begin, end = header.end(), following.start() if following else len(text)
             starts.update((region, at) for region in STARTED.findall(text, begin, end))
-            parts = COMMENT.sub("", text[begin + 1 : end]).rpartition("}")[0].split(";;")
+            told = GENERAL.sub(r"dma.\2_to_\3\1", text[begin + 1 : end])
+            parts = COMMENT.sub("", told).rpartition("}")[0].split(";;")
             # Values that come from before are taken first; a pointer is a name for what the same bundle makes.
             bundles.append(sorted(filter(None, map(_parse, parts)), key=_order))
         return cls(bundles, starts)
