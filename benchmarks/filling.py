@@ -174,7 +174,7 @@ class Filling:
             return self._attention(attention[before], shapes)
         if kernel == "latent_attention":
             return self._latents(shapes)
-        if kernel == "write_kv":
+        if kernel in ("write_kv", "write_latents"):
             return {0: self._slots(shapes[0][0])}
         if kernel in ("rows_of_one_token", "longer_rows"):
             rows = self.rows

@@ -12,6 +12,8 @@ FEW_TOKENS, MANY_TOKENS = 1024, 512
 """Tokens of a block, for tiles of few queries and of many: a single chain of products and weights needs more, to be busy."""
 WIDE_FEW_TOKENS = {"v6e": 2048, "7x": 2048}
 """Likewise for chips whose matrix units are of 256 x 256: they take half the cycles, and latencies count twice."""
+FEW_HEADS = 16
+"""With so many there is enough time for both latencies while a block arrives, and less of a long block would be cleared."""
 FEW_QUERIES, QUERIES = 256, 1024
 """Places x heads that meet a block together, at most: of rows of a few tokens, and of prompts."""
 QUERIES_AT_ONCE = 256
@@ -31,9 +33,8 @@ def choose_blocks(
     A row of one token has a tile without a second place, those of more take tiles of few queries if they fit one, else of many.
     """
     page_tokens, width = page
-    few_tokens, many_tokens, few_queries = (
-        SMALLEST if chip.name == SIMULATED else (WIDE_FEW_TOKENS.get(chip.name, FEW_TOKENS), MANY_TOKENS, FEW_QUERIES)
-    )
+    wide = FEW_TOKENS if heads <= FEW_HEADS else WIDE_FEW_TOKENS.get(chip.name, FEW_TOKENS)
+    few_tokens, many_tokens, few_queries = SMALLEST if chip.name == SIMULATED else (wide, MANY_TOKENS, FEW_QUERIES)
     share = FLOAT32_SHARE if itemsize == 4 and chip.name != SIMULATED else 1
     longest = 1 << (tokens - 1).bit_length()
     few = min(longest, max(1, power_of_two(few_queries // heads)))

@@ -24,6 +24,8 @@ TOGETHER = 16
 """Rows that are loaded before any of them is stored."""
 LEAST_PLACES = 512
 """Of fewer a product takes no longer."""
+PLACES_OF_ROW = 4
+"""The same where there are as many places for each row: to lay sums out and back takes longer then than to add rows to them."""
 
 
 def supports(sums: Any, rows: Any, places: Any, weights: Any) -> str | None:
@@ -35,6 +37,8 @@ def supports(sums: Any, rows: Any, places: Any, weights: Any) -> str | None:
         return f"rows are {rows.dtype}; the TPU kernel adds up bfloat16"
     if chip.name != SIMULATED and len(sums) < LEAST_PLACES:
         return f"{len(sums)} places are few, for which a product takes no longer"
+    if chip.name != SIMULATED and len(sums) > PLACES_OF_ROW * len(rows):
+        return f"{len(rows)} rows are few beside {len(sums)} places, for which a product takes less"
     if not _width(chip, sums):
         return f"sums {sums.shape} do not fit {chip.vmem_bytes} bytes of VMEM, or have no columns to cut"
     if 9 * len(rows) > chip.smem_bytes // 2:

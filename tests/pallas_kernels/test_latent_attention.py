@@ -20,6 +20,7 @@ from pallas_kernels.latent_attention import OP, tpu
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import LATENT_CASES, LatentCase, LatentInputs
 from pallas_kernels.tpu.chip import simulated_tpu
+from pallas_kernels.write_latents import tpu as writing
 from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import QUICK, at_once, rare_but, slow_but
 from tests.targets.tpu import devices
@@ -198,6 +199,22 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> No
     inputs = LATENT_CASES[0].inputs()._asdict() | {"scale": 1.0, "value_size": 16, "backend": "xla"} | changes
     with pytest.raises((ValueError, KernelUnsupported), match=message):
         latent_attention(**inputs)
+
+
+def test_a_tpu_writes_tiles_of_many_tokens_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles that a run fills, begins, ends, or leaves a gap in; one over the edge of a step's places; one that others end."""
+    monkeypatch.setattr(writing, "MANY_TOKENS", 1)
+    rng = np.random.default_rng(0)
+    runs = [range(37, 141), [0, 3], range(144, 152), [1000], range(33, 37), [2], range(160, 175), [152, 175]]
+    slots = jnp.asarray(
+        [*itertools.chain(*runs), *range(512, 480, -1), *range(1600, 1760), *range(1024, 1584, 40), 7], jnp.int32
+    )
+    pages = jnp.asarray(rng.normal(size=(100, 1, 32, 256)), jnp.bfloat16)
+    run = functools.partial(write_latents, pages, jnp.asarray(rng.normal(size=(slots.size, 130)), jnp.float32), slots)
+    expected = run(backend="reference")
+    with checked_tpu():
+        found = np.asarray(run(backend="tpu"))
+    np.testing.assert_array_equal(found[1:], np.asarray(expected)[1:])
 
 
 @pytest.mark.tpu_compile

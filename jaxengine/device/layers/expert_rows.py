@@ -8,7 +8,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import DTypeLike
 
 from jaxengine.device.layers.sharding import Layout
 from pallas_kernels import sum_rows
@@ -74,24 +73,23 @@ def sum_by_rank(outer: jax.Array, pairs: Pairs, here: jax.Array, weights: jax.Ar
 def sum_by_blocks(
     outer: Callable[[Pairs], jax.Array],
     pairs: Pairs,
+    sums: jax.Array,
     *,
     weigh: bool,
     most: int,
-    shape: tuple[int, ...],
-    dtype: DTypeLike,
 ) -> jax.Array:
-    """What `outer` gives for pairs, `[M, E]`, if told so times their weights, summed by token -> `shape [N, E]` of `dtype`.
+    """`sums [N, E]` with what `outer` gives for pairs, `[M, E]`, if told so times their weights, added by token.
 
     That takes `most` pairs at a time, as often as there are more in `sizes`.
     """
-    count, chosen = pairs.sizes.sum(), pairs.numbers.size // shape[0]
+    count, chosen = pairs.sizes.sum(), pairs.numbers.size // len(sums)
 
     def add(number: jax.Array, mixed: jax.Array) -> jax.Array:
         first = number * most
         block = pairs.block(first, most)
         exists = jnp.arange(most) < count - first
-        places = jnp.where(exists, block.numbers // chosen, shape[0])
+        places = jnp.where(exists, block.numbers // chosen, len(sums))
         weights = block.weights if weigh else jnp.ones_like(block.weights)
         return sum_rows(mixed, outer(block), places, weights, platform="tpu")
 
-    return lax.fori_loop(0, -(-count // most), add, jnp.zeros(shape, dtype))
+    return lax.fori_loop(0, -(-count // most), add, sums)

@@ -142,10 +142,16 @@ class SparseMLP(nnx.Module):
         sizes = shape.count, shape.inner, shape.width
         self.down = ExpertMatrices(*sizes, axes=outward, bias=shape.bias, context=context)
 
-    def __call__(self, x: jax.Array, step: Step, *, scored: jax.Array | None = None) -> jax.Array:
-        """`x [N, E]` -> `[N, E]`. `scored` is what the router sees where that is not `x`."""
+    def __call__(
+        self, x: jax.Array, step: Step, *, scored: jax.Array | None = None, beside: jax.Array | None = None
+    ) -> jax.Array:
+        """`x [N, E]` -> `[N, E]`. `scored` is what the router sees where that is not `x`; with `beside` there is added to it
+        what each device has to add of something else, `[devices, N, E]`: one sum over the devices for both.
+        """
         context = self.context
         seen = x if scored is None else scored
+        if self._splits(len(x)):  # each device chooses for its own tokens
+            seen = context.layout.constrain_stream(seen, platform=context.platform)
         scores = matmul(seen, self.router[...], precision=context.precision, platform=context.platform)
         if self.router_bias is not None:
             scores += self.router_bias[...].astype(scores.dtype)
@@ -161,6 +167,7 @@ class SparseMLP(nnx.Module):
             self._mix,
             inputs=(
                 *(None,) * 4,
+                ("mlp", "tokens", "embed"),
                 *(axes for part in parts for axes in part.axes),
                 *(of for each in adapted for of in each.axes),
             ),
@@ -169,7 +176,7 @@ class SparseMLP(nnx.Module):
         arrays = [array for part in parts for array in part.arrays()]
         arrays += [array for each in adapted for array in each.arrays()]
         adapters = rows.adapters if adapted and rows is not None else None
-        mixed: jax.Array = on_devices(x, weights, experts, adapters, *arrays)
+        mixed: jax.Array = on_devices(x, weights, experts, adapters, beside, *arrays)
         return mixed.astype(context.activation_dtype)
 
     @property
@@ -183,12 +190,13 @@ class SparseMLP(nnx.Module):
         weights: jax.Array,
         experts: jax.Array,
         adapters: jax.Array | None,
+        beside: jax.Array | None,
         *arrays: jax.Array,
     ) -> jax.Array:
         """What this device's experts add for each token, `[N, E]`, summed over the devices: float32, or the device's own tokens.
 
         `x [N, E]`; `weights` and `experts [N, k]` of each token, an expert of no token's being `count`; with `adapters [N]` those
-        that tokens go through; the arrays of matrices, and behind them of adapters.
+        that tokens go through; `beside [1, N, E]` of another sum; the arrays of matrices, and behind them of adapters.
         """
         layout, given = self.context.layout, iter(arrays)
         matrices = [(part, tuple(itertools.islice(given, len(part.names)))) for part in self._parts]
@@ -207,10 +215,11 @@ class SparseMLP(nnx.Module):
         splits = self._splits(len(x))
         dtype = self.context.activation_dtype if splits else jnp.float32
         if most < experts.size:
-            mixed = sum_by_blocks(outer, pairs, weigh=not weighs_input, most=most, shape=x.shape, dtype=dtype)
+            before = jnp.zeros(x.shape, dtype) if beside is None else beside[0].astype(dtype)
+            mixed = sum_by_blocks(outer, pairs, before, weigh=not weighs_input, most=most)
         else:
             mixed = sum_by_rank(outer(pairs), pairs, here, jnp.ones_like(weights) if weighs_input else weights)
-            mixed = mixed.astype(dtype)
+            mixed = (mixed if beside is None else mixed + beside[0]).astype(dtype)
         if layout.mesh is None:
             return mixed
         if splits:
@@ -293,13 +302,18 @@ class SharedSparseMLP(nnx.Module):
             self.widen = Linear(shape.width, width, axes=("embed", "head_dim"), bias=bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
-        context, routed = self.context, self._routed(x, step)
-        if self.share is None:
-            return routed + self.shared(x, step)
-        score = matmul(x, self.share[...], precision=context.precision, platform=context.platform)
-        return routed + jax.nn.sigmoid(score).astype(x.dtype) * self.shared(x, step)
+        inner = self.shared.inner(x, step)
+        if self.narrows:
+            routed = self.widen(self.routed(self.narrow(x, step), step, scored=x), step)
+            return routed + self._weighed(self.shared.down(inner, step), x)
+        parts = self.shared.down.parts(inner, step)
+        if parts is not None:
+            return self.routed(x, step, beside=self._weighed(parts, x))
+        return self.routed(x, step) + self._weighed(self.shared.down(inner, step), x)
 
-    def _routed(self, x: jax.Array, step: Step) -> jax.Array:
-        if not self.narrows:
-            return self.routed(x, step)
-        return self.widen(self.routed(self.narrow(x, step), step, scored=x), step)
+    def _weighed(self, shared: jax.Array, x: jax.Array) -> jax.Array:
+        """`shared [..., N, E]` as far as each token of `x [N, E]` takes it."""
+        if self.share is None:
+            return shared
+        score = matmul(x, self.share[...], precision=self.context.precision, platform=self.context.platform)
+        return jax.nn.sigmoid(score).astype(shared.dtype) * shared

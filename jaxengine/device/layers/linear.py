@@ -74,18 +74,33 @@ class Linear(Matrix):
         out_axis, in_axis = self.axes
         if self.scheme is DENSE and layout.mesh is None and _through(self, step) is not None:
             return project(x, step, self)[0]  # with its adapters
+        takes = gives = "tokens"
         if x.ndim == 2 and layout.splits_stream(x.shape[0], platform=context.platform):
-            if out_axis == "embed" and self.scheme is DENSE and layout.across(in_axis) == layout.across("split_tokens"):
+            takes, gives = layout.rows_of_product(x.shape[0], self.axes, platform=context.platform)
+            if self.scheme is DENSE and (takes, gives) == ("tokens", "split_tokens"):
                 return self._sum_by_token(x, step)
             if in_axis == "embed":  # each device scales its own tokens and not what it gathered
                 x = layout.constrain_stream(x, platform=context.platform)
             if self.scheme is DENSE and not layout.own_tokens:  # others say what devices send each other
-                x = layout.constrain(x, ("tokens", in_axis))
+                x = layout.constrain(x, (takes, in_axis))
         dtype = context.activation_dtype if self.bias is None else jnp.float32
         y = self.finished(self.adapted(self.multiply(x, dtype=dtype, used=_used(x, step)), x, step))
-        if out_axis != "embed" or y.ndim != 2:
+        if y.ndim != 2 or (out_axis != "embed" and gives == "tokens"):
             return y
-        return layout.constrain_stream(y, platform=context.platform)
+        return layout.constrain_stream(y, out_axis, platform=context.platform)
+
+    def parts(self, x: jax.Array, step: Step | None) -> jax.Array | None:
+        """What each device has to add to `self(x, step)`, `[devices, N, out]`, for a sum of several such arrays.
+
+        None: that is not how it is made, or there is more to it than products.
+        """
+        context, layout, (out_axis, in_axis) = self.context, self.context.layout, self.axes
+        added = out_axis == "embed" and layout.shards(in_axis) > 1 and not layout.own_tokens and x.ndim == 2
+        if not added or self.bias is not None or _through(self, step) is not None:
+            return None
+        split = layout.splits_stream(len(x), platform=context.platform)
+        dtype = context.activation_dtype if split else jnp.float32
+        return self.scheme.multiply_parts(x, self.arrays(), self.axes, context, dtype=dtype)
 
     def adapted(self, y: jax.Array, x: jax.Array, step: Step | None, *, low: jax.Array | None = None) -> jax.Array:
         """The products `y` of its matrix and `x`, and in a step with adapters those of each token's (`AdapterSlots.add`)."""

@@ -35,9 +35,12 @@ class GatedMLP(nnx.Module):
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=output_bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
+        return self.down(self.inner(x, step), step)
+
+    def inner(self, x: jax.Array, step: Step) -> jax.Array:
+        """What `down` takes."""
         inner = project_gated(x, step, self.gate, self.up, self._gated)
-        inner = self.context.layout.constrain_stream(inner, "mlp", platform=self.context.platform)
-        return self.down(inner, step)
+        return self.context.layout.constrain_stream(inner, "mlp", platform=self.context.platform)
 
     def _gated(self, gate: jax.Array, up: jax.Array) -> jax.Array:
         return gated(self.activation, gate if self.multiplier == 1.0 else gate * self.multiplier, up)
@@ -53,6 +56,9 @@ class MLP(nnx.Module):
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step | None) -> jax.Array:
+        return self.down(self.inner(x, step), step)
+
+    def inner(self, x: jax.Array, step: Step | None) -> jax.Array:
+        """What `down` takes."""
         inner = self.up.activated(x, step, self.activation)
-        inner = self.context.layout.constrain_stream(inner, "mlp", platform=self.context.platform)
-        return self.down(inner, step)
+        return self.context.layout.constrain_stream(inner, "mlp", platform=self.context.platform)

@@ -180,6 +180,19 @@ class Layout:
         split = self.splits_stream(tokens, platform=platform) and self.shards(axis) == 1
         return "split_tokens" if split else "tokens", axis
 
+    def rows_of_product(self, rows: int, axes: tuple[str, str], *, platform: str) -> tuple[str, str]:
+        """The axes of rows that a matrix `[out, in]` with these axes takes and gives, of so many tokens of the residual stream.
+
+        Where that is split a device that has all of the matrix multiplies its own tokens, and what those add up that have a part
+        of its inputs goes to the device of each token. Data parallel devices have tokens of their own anyway.
+        """
+        if self.own_tokens or not self.splits_stream(rows, platform=platform):
+            return "tokens", "tokens"
+        if self.shards(axes[0]) == self.shards(axes[1]) == 1:
+            return "split_tokens", "split_tokens"
+        summed = axes[0] == "embed" and self.across(axes[1]) == self.across("split_tokens")
+        return "tokens", "split_tokens" if summed else "tokens"
+
     def axes_by_output(self, outputs: int, axes: tuple[str, str]) -> tuple[str, str]:
         """The axes of a matrix `[out, in]` that is cut by its outputs where `axes` would cut it by its inputs, if they divide."""
         if axes[0] == "embed" and self.shards(axes[1]) > 1 and outputs % self.shards("split_embed") == 0:

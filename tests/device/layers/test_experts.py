@@ -13,7 +13,7 @@ from flax import nnx
 from jaxengine.device.layers.activation import ClampedGate
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.expert_rows import own_rows
-from jaxengine.device.layers.experts import ExpertsShape, SparseMLP
+from jaxengine.device.layers.experts import ExpertsShape, SharedSparseMLP, SparseMLP
 from jaxengine.device.layers.keeps import CacheIndex
 from jaxengine.device.layers.routing import Routing
 from jaxengine.device.layers.schemes.by_path import Schemes
@@ -25,14 +25,12 @@ ROUTING = Routing(count=8, chosen=3, normalised=True)
 SHAPE = ExpertsShape(width=16, inner=24, activation="silu", routing=ROUTING)
 
 
-def experts(shape=SHAPE, *, dtype=jnp.float32, layout=ONE_DEVICE, scheme=None, platform="cpu"):
-    """With the same weights at every call, on any mesh."""
-    layer = SparseMLP(
-        shape,
-        context=ModelContext(
-            dtype=jnp.dtype(dtype), platform=platform, layout=layout, scheme=Schemes.by_option(scheme).layers
-        ),
+def experts(shape=SHAPE, *, dtype=jnp.float32, layout=ONE_DEVICE, scheme=None, platform="cpu", **shared):
+    """With the same weights at every call, on any mesh; beside one of all tokens as `shared` says."""
+    context = ModelContext(
+        dtype=jnp.dtype(dtype), platform=platform, layout=layout, scheme=Schemes.by_option(scheme).layers
     )
+    layer = SharedSparseMLP(shape, **shared, context=context) if shared else SparseMLP(shape, context=context)
     for number, (path, parameter) in enumerate(nnx.to_flat_state(nnx.state(layer, nnx.Param))):
         generator = np.random.default_rng(number)
         if parameter.dtype == jnp.int8:
@@ -132,6 +130,21 @@ def test_devices_make_no_difference(devices, expert_parallel, scheme):
     with jax.set_mesh(layout.mesh):
         found = run(experts(layout=layout, scheme=scheme), x, real=17)
     np.testing.assert_allclose(found, alone, atol=2e-6 * np.abs(alone).max())
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+@pytest.mark.parametrize(
+    ("scheme", "expert_parallel", "weighed"),
+    [(None, False, True), (None, True, False), ("int8", True, True), ("fp8", True, True)],
+)
+def test_an_expert_of_all_tokens_is_summed_with_the_others(scheme, expert_parallel, weighed, platform):
+    layout = share_layers(jax.devices()[:4], expert_parallel=expert_parallel)
+    x, options = tokens(20), {"shared": 32, "weighed": weighed, "scheme": scheme}
+    alone = run(experts(**options), x, real=17)
+    with jax.set_mesh(layout.mesh):
+        found = run(experts(layout=layout, platform=platform, **options), x, real=17)
+    tolerance = 2e-6 if (scheme, platform) == (None, "cpu") else 2e-2
+    np.testing.assert_allclose(found[:17], alone[:17], atol=tolerance * np.abs(alone).max())
 
 
 @pytest.mark.parametrize(("weighs_input", "blocks"), [(False, 1), (True, 2)])

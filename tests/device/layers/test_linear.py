@@ -9,7 +9,8 @@ from flax import nnx
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Linear, project
 from jaxengine.device.layers.schemes.int8 import Int8
-from jaxengine.device.layers.schemes.scaled import INT4
+from jaxengine.device.layers.schemes.scaled import INT4, Scaled
+from jaxengine.device.layers.sharding import Layout, share_layers
 
 
 def context(dtype, platform="cpu", **options):
@@ -94,3 +95,32 @@ def test_projections_of_one_input_are_those_of_each(options, biases):
     x = jnp.asarray(generator.normal(size=(3, 64)), jnp.bfloat16)
     for found, linear in zip(project(x, None, *linears), linears, strict=True):
         np.testing.assert_array_equal(found, linear(x, None))
+
+
+@pytest.mark.parametrize("axes", [("head_dim", "embed"), ("mlp", "embed"), ("embed", "mlp")], ids=str)
+@pytest.mark.parametrize("scheme", [None, Scaled(dtype="float8_e4m3fn", group=16)], ids=["dense", "float8"])
+def test_devices_that_split_the_stream_multiply_as_one(axes, scheme, monkeypatch):
+    """Each its own tokens with a matrix that all have; sums go to the device of each token."""
+    monkeypatch.setattr(Layout, "splits_stream", lambda layout, tokens, *, platform: layout.mesh is not None)
+    layout, x = (
+        share_layers(jax.devices()[:4]),
+        jnp.asarray(np.random.default_rng(0).normal(size=(16, 64)), jnp.float32),
+    )
+    options = {} if scheme is None else {"scheme": scheme}
+    linears = [
+        Linear(64, 32, axes=axes, bias=False, context=context(jnp.float32, **of, **options))
+        for of in ({}, {"layout": layout})
+    ]
+    for linear in linears:
+        for name, array in linear.arrays().items():
+            values = np.random.default_rng(len(name)).normal(size=array.shape)
+            getattr(linear, name).set_value(jnp.asarray(values, array.dtype))
+    alone = linears[0](x, None)
+    with jax.set_mesh(layout.mesh):
+        found = jax.jit(lambda x: linears[1](x, None))(x)
+        parts = linears[1].parts(x, None)
+    np.testing.assert_allclose(found, alone, rtol=1e-5, atol=1e-4)
+    assert found.addressable_shards[0].data.shape[0] == (16 if axes[0] == "mlp" else 4)
+    assert (parts is None) == (axes != ("embed", "mlp"))
+    if parts is not None:
+        np.testing.assert_allclose(parts.sum(axis=0), alone, rtol=1e-5, atol=1e-4)

@@ -56,6 +56,21 @@ class Scheme(Protocol):
         """
         ...
 
+    def multiply_parts(
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        axes: tuple[str, str],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+    ) -> jax.Array | None:
+        """What each device, of those that have some of the inputs each, has to add to `multiply`, `[devices, N, out]`.
+
+        None: its devices do not add up.
+        """
+        ...
+
     def multiply_each(
         self,
         x: jax.Array,

@@ -44,6 +44,24 @@ class Dense:
             x, parameters[WEIGHT], used=used, precision=context.precision, dtype=dtype, platform=context.platform
         )
 
+    def multiply_parts(
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        axes: tuple[str, str],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+    ) -> jax.Array | None:
+        def product(x: jax.Array, weight: jax.Array) -> jax.Array:
+            return matmul(x, weight, precision=context.precision, dtype=dtype, platform=context.platform)[None]
+
+        on_devices = context.layout.per_device(
+            product, inputs=(("tokens", axes[1]), axes), outputs=(axes[1], "tokens", axes[0])
+        )
+        found: jax.Array = on_devices(x, parameters[WEIGHT])
+        return found
+
     def multiply_each(
         self,
         x: jax.Array,

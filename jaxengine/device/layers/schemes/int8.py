@@ -85,6 +85,17 @@ class Int8:
         product: jax.Array = on_devices(x, weight, scales)
         return product
 
+    def multiply_parts(
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        axes: tuple[str, str],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+    ) -> jax.Array | None:
+        return None
+
     def multiply_each(
         self,
         x: jax.Array,

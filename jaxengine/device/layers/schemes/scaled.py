@@ -88,16 +88,44 @@ class Scaled(Numbers):
         dtype: DTypeLike,
         used: jax.Array | None = None,
     ) -> jax.Array:
+        return self._multiply(x, parameters, axes, context, dtype=dtype)
+
+    def multiply_parts(
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        axes: tuple[str, str],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+    ) -> jax.Array | None:
+        return self._multiply(x, parameters, axes, context, dtype=dtype, apart=True)
+
+    def _multiply(
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        axes: tuple[str, str],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+        apart: bool = False,
+    ) -> jax.Array:
+        """The product, or `apart` what each device adds to it."""
         if self.ordered:
             x = jnp.take(x, parameters[ORDER], axis=-1)
-        inputs, devices = x.shape[-1], context.layout.shards(axes[1])
-        group = self._group(inputs)
+        layout, inputs = context.layout, x.shape[-1]
+        devices, group = layout.shards(axes[1]), self._group(inputs)
         of_groups = [parameters[name] for name in (SCALE, ZERO) if name in parameters]
         count = len(of_groups[0])
         if devices > 1 and count > 1 and inputs // devices % group:  # a group that would lie on two devices is cut
             whole, group = group, math.gcd(group, inputs // devices)
             of_groups = [jnp.repeat(array, whole // group, axis=0)[: inputs // group] for array in of_groups]
-        across = context.layout.across(axes[1]) if devices > 1 else ()
+        across = layout.across(axes[1]) if devices > 1 else ()
+        takes: tuple[str, ...] = ("tokens",) * (x.ndim - 1)
+        gives = takes
+        if x.ndim == 2 and not apart:
+            takes, gives = ((of,) for of in layout.rows_of_product(len(x), axes, platform=context.platform))
 
         def product(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None = None) -> jax.Array:
             own = scaled_matmul(
@@ -108,17 +136,20 @@ class Scaled(Numbers):
                 group=min(group, x.shape[-1]),
                 **self._options(context),
             )
+            if apart:
+                return own[None]
+            if across and gives != takes:
+                return jax.lax.psum_scatter(own.astype(dtype), across, scatter_dimension=0, tiled=True)
             return jax.lax.psum(own, across) if across else own
 
-        if not context.layout.parallel:
+        if not layout.parallel:
             return _times(product(x, parameters[WEIGHT], *of_groups), parameters).astype(dtype)
         # A kernel is no product that the compiler would cut by itself.
-        rows = ("tokens",) * (x.ndim - 1)
         group_axis = axes[1] if count > 1 else "groups"
-        on_devices = context.layout.per_device(
+        on_devices = layout.per_device(
             product,
-            inputs=((*rows, axes[1]), axes, *[(group_axis, axes[0])] * len(of_groups)),
-            outputs=(*rows, axes[0]),
+            inputs=((*takes, axes[1]), axes, *[(group_axis, axes[0])] * len(of_groups)),
+            outputs=(axes[1], *gives, axes[0]) if apart else (*gives, axes[0]),
         )
         found: jax.Array = on_devices(x, parameters[WEIGHT], *of_groups)
         return _times(found, parameters).astype(dtype)
