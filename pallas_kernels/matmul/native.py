@@ -19,6 +19,8 @@ from pallas_kernels.matmul.parts import WHOLE, Parts
 _ROUNDED = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "int8": jnp.float32}
 """What rows are given as, by the type of the weight."""
 
+_CALLS = {"bfloat16": native.PRODUCT, "float32": native.FLOAT32_PRODUCT, "int8": native.INT8_PRODUCT}
+
 _PADDING, _ROW_SCALE_BYTES, _ROUNDED_BYTES, _LINE = 64, 8, 2, 64
 
 
@@ -64,7 +66,7 @@ def products(
         *(jax.ShapeDtypeStruct((len(rows), len(weight)), jnp.float32) for weight in weights),
         jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, of_weights),), jnp.uint8),
     )
-    call: Any = jax.ffi.ffi_call(native.call_name(native.PRODUCT) or "", results)
+    call: Any = jax.ffi.ffi_call(native.call_name(_CALLS[str(of_weights)]) or "", results)
     count = jnp.int32(len(rows)) if used is None else used
     of_outputs = [jnp.zeros(0, jnp.float32) if each is None else each for each in scales]
     *sums, _ = call(rows, count, *weights, *of_outputs)

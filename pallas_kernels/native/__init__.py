@@ -1,7 +1,8 @@
 """What the CPU's backends do in C++, as custom calls of XLA: products of matrices, quantised or not, attention over pages.
 
     decoder.cc      a source that is built, with headers below: all that most models call. XLA's calls come in here, and in
-                    `scaled.cc`, `grouped.cc` and `encoder.cc`, each a library of its own, which a model that calls it waits for
+                    `float32.cc`, `int8.cc`, `scaled.cc`, `grouped.cc` and `encoder.cc`, each a library of its own, which a
+                    model that calls it waits for; `product_call.h` and `attention_call.h` have what they share
     product.h       products of rows with a matrix: `bfloat16.h`, `floats.h` of `float_tile.h`, and `integers.h` of int8 rows
     scaled.h        the same of matrices of 4 or 8 bits with scales; those of 4 may be packed (`scaled_matmul/packed.py`)
     fixed.h         those of integers, in fixed point: `fixed_tile.h`, `fixed_lanes.h` of few rows, `fixed_panel.h` of many
@@ -33,9 +34,12 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 (
     PRODUCT,
+    FLOAT32_PRODUCT,
+    INT8_PRODUCT,
     SCALED_PRODUCT,
     GROUPED_PRODUCT,
     ATTENTION,
+    FLOAT32_ATTENTION,
     PACKED_PRODUCT,
     ROW_ATTENTION,
     SUM_NORM,
@@ -44,9 +48,12 @@ FOLDER = Path(__file__).parent
     ADDRESSES,
 ) = (
     "product_of_rows",
+    "product_of_float32",
+    "product_of_int8",
     "scaled_product_of_rows",
     "products_of_groups",
     "attention_of_rows",
+    "attention_of_float32",
     "products_of_packed",
     "attention_within_rows",
     "norm_of_sum",
@@ -56,6 +63,8 @@ FOLDER = Path(__file__).parent
 )
 SOURCES = {
     "decoder.cc": (PRODUCT, ATTENTION, THRESHOLD, COPY, ADDRESSES),
+    "float32.cc": (FLOAT32_PRODUCT, FLOAT32_ATTENTION),
+    "int8.cc": (INT8_PRODUCT,),
     "scaled.cc": (SCALED_PRODUCT,),
     "grouped.cc": (GROUPED_PRODUCT,),
     "encoder.cc": (PACKED_PRODUCT, ROW_ATTENTION, SUM_NORM),

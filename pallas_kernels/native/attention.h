@@ -27,7 +27,6 @@ constexpr float LOG2_E = 1.44269504f;
 // 2 * kv_heads, head_size] of bfloat16 or float32; table [rows, table_pages]; offsets [rows + 1]; starts [rows]; sinks and slopes
 // [heads] or null; until [places] or null; out [places, heads, head_size]. `window` and `soft_cap` are 0 where there is none.
 struct Attention {
-  bool wide;  // float32
   int64_t places, heads, head_size, kv_heads, num_pages, page_tokens, rows, table_pages;
   const void *q, *pages;
   const int32_t *table, *offsets, *starts;
@@ -385,7 +384,8 @@ class Attending {
   int64_t asked_ = 0, asked_end_ = 0, page_left_ = 0, heads_left_ = 0, pieces_at_once_ = 1;
 };
 
-template <typename Schedule>
+// `Value` is what pages hold: `uint16_t` are bits of bfloat16.
+template <typename Value, typename Schedule>
 void attend(const Attention& a, int64_t threads, const Schedule& schedule) {
   const int64_t length = larger(1, TILE_QUERIES / a.group());
   std::vector<Tile> tiles;
@@ -403,7 +403,7 @@ void attend(const Attention& a, int64_t threads, const Schedule& schedule) {
 
   // Few queries wait for memory, many multiply: a task of few has as many heads as leave one for each thread.
   const int64_t enough = static_cast<int64_t>(tiles.size()) * a.kv_heads / threads;
-  const int64_t fit = BLOCK_BYTES / (POSITIONS * 2 * a.head_size * (a.wide ? 4 : 2));
+  const int64_t fit = BLOCK_BYTES / (POSITIONS * 2 * a.head_size * int64_t(sizeof(Value)));
   std::vector<Task> tasks;
   for (const Tile& tile : tiles) {
     const Split heads(a.kv_heads, tile.count * a.group() > ROWS ? 1 : larger(1, smaller(fit, enough)));
@@ -412,12 +412,7 @@ void attend(const Attention& a, int64_t threads, const Schedule& schedule) {
   in_parallel(tasks.size(), threads, schedule, [&](int64_t number) {
     Rounding rounding;
     const Task* next = number + threads < static_cast<int64_t>(tasks.size()) ? &tasks[number + threads] : nullptr;
-    const bool asked = number >= threads;
-    if (a.wide) {
-      Attending<float>(a, tasks[number], next).run(asked);
-    } else {
-      Attending<uint16_t>(a, tasks[number], next).run(asked);
-    }
+    Attending<Value>(a, tasks[number], next).run(number >= threads);
   });
 }
 

@@ -129,15 +129,23 @@ void multiply_by(const Product* products, int64_t count, const Prepare& prepare,
   });
 }
 
-template <typename Schedule>
+// Products of one kind, which is known while this is compiled: what others take is not built with them.
+template <Kind KIND, typename Schedule>
 void multiply(const Product* products, int64_t count, int64_t threads, const Schedule& schedule) {
   const Product& any = products[0];
-  const bool integers = any.kind == Kind::int8, wide = any.kind == Kind::float32;
-  const auto prepare = integers ? prepare_integers : wide ? prepare_floats<float, true> : prepare_wide_bfloat16;
-  const auto outputs = integers ? outputs_of_integers : wide ? outputs_of_floats<float> : outputs_of_bfloat16;
-  const int64_t fit = integers ? TASK_BYTES / larger(1, any.inputs) / SIDE * SIDE : MOST_OUTPUTS;
-  multiply_by(products, count, prepare, integers ? 1 : tile_rows(any.rows), SIDE, larger(SIDE, smaller(MOST_OUTPUTS, fit)), threads,
-              schedule, [&](int64_t, const Product& product, int64_t first, int64_t last) { outputs(product, first, last); });
+  const int64_t each = KIND == Kind::int8 ? 1 : tile_rows(any.rows);
+  const int64_t fit = KIND == Kind::int8 ? TASK_BYTES / larger(1, any.inputs) / SIDE * SIDE : MOST_OUTPUTS;
+  const int64_t most = larger(SIDE, smaller(MOST_OUTPUTS, fit));
+  Prepare prepare;
+  if constexpr (KIND == Kind::int8) prepare = prepare_integers;
+  if constexpr (KIND == Kind::float32) prepare = prepare_floats<float, true>;
+  if constexpr (KIND == Kind::bfloat16) prepare = prepare_wide_bfloat16;
+  multiply_by(products, count, prepare, each, SIDE, most, threads, schedule,
+              [](int64_t, const Product& product, int64_t first, int64_t last) {
+                if constexpr (KIND == Kind::int8) outputs_of_integers(product, first, last);
+                if constexpr (KIND == Kind::float32) outputs_of_floats<float>(product, first, last);
+                if constexpr (KIND == Kind::bfloat16) outputs_of_bfloat16(product, first, last);
+              });
 }
 
 }  // namespace native

@@ -45,7 +45,8 @@ def paged_attention(
 ) -> jax.Array:
     """See the op's contract. Queries are rounded to the type of the pages, weights are not."""
     result = jax.ShapeDtypeStruct(q.shape, jnp.float32)
-    call: Any = jax.ffi.ffi_call(native.call_name(native.ATTENTION) or "", result)
+    symbol = native.FLOAT32_ATTENTION if kv_dtype == jnp.float32 else native.ATTENTION
+    call: Any = jax.ffi.ffi_call(native.call_name(symbol) or "", result)
     by_head = (
         jnp.zeros(0, jnp.float32) if given is None else given.astype(jnp.float32) for given in (sinks, alibi_slopes)
     )

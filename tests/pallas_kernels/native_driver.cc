@@ -26,7 +26,8 @@ static float as_float(uint16_t bfloat16) {
 
 static uint16_t some_bfloat16() { return static_cast<uint16_t>(0x3f00 + rand() % 256 + (rand() % 2 << 15)); }
 
-static int check(Kind kind, int64_t rows, int64_t inputs, int64_t outputs, int64_t threads) {
+template <Kind kind>
+static int check(int64_t rows, int64_t inputs, int64_t outputs, int64_t threads) {
   std::vector<uint16_t> x16(rows * inputs), w16(outputs * inputs);
   std::vector<float> x32(rows * inputs), w32(outputs * inputs), scales(outputs, 0.5f), out(rows * outputs);
   std::vector<int8_t> w8(outputs * inputs);
@@ -42,7 +43,7 @@ static int check(Kind kind, int64_t rows, int64_t inputs, int64_t outputs, int64
   if (kind == Kind::int8) weight = w8.data();
   const Product product{kind, rows, inputs, outputs, x, weight, scales.data(), out.data(), scratch.data()};
   std::vector<std::thread> pool;
-  multiply(&product, 1, threads, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  multiply<kind>(&product, 1, threads, [&](auto&& task) { pool.emplace_back(std::move(task)); });
   int wrong = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t o = 0; o < outputs; ++o) {
@@ -207,7 +208,7 @@ static int check_attention(bool wide, int64_t head_size, int64_t heads, int64_t 
   for (int64_t i = 0; i < queries; ++i) q32[i] = as_float(q16[i]);
   for (int64_t i = 0; i < kept; ++i) pages32[i] = as_float(pages16[i]);
   Attention a;
-  a.wide = wide, a.places = places, a.heads = heads, a.head_size = head_size, a.kv_heads = kv_heads;
+  a.places = places, a.heads = heads, a.head_size = head_size, a.kv_heads = kv_heads;
   a.num_pages = num_pages, a.page_tokens = page_tokens, a.rows = counts.size(), a.table_pages = row_pages;
   a.q = wide ? (const void*)q32.data() : q16.data(), a.pages = wide ? (const void*)pages32.data() : pages16.data();
   a.table = table.data(), a.offsets = offsets.data(), a.starts = starts.data();
@@ -219,7 +220,8 @@ static int check_attention(bool wide, int64_t head_size, int64_t heads, int64_t 
   }
   if (later) a.until = until.data();
   std::vector<std::thread> pool;
-  attend(a, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  const auto schedule = [&](auto&& task) { pool.emplace_back(std::move(task)); };
+  wide ? attend<float>(a, 3, schedule) : attend<uint16_t>(a, 3, schedule);
   for (auto& thread : pool) thread.join();
   int wrong = 0;
   for (int64_t row = 0; row < a.rows; ++row) {
@@ -364,16 +366,19 @@ static int check_threshold(int64_t size, int32_t target, float floor, bool weigh
   return wrong;
 }
 
-int main() {
+template <Kind kind>
+static int check_products() {
   int wrong = 0;
-  for (Kind kind : {Kind::bfloat16, Kind::float32, Kind::int8}) {
-    for (int64_t rows : {0, 1, 2, 5, 8, 13, 29, 40}) {
-      for (int64_t inputs : {1, 31, 64, 99, 520, 1100}) {
-        for (int64_t outputs : {1, 3, 70}) wrong += check(kind, rows, inputs, outputs, 3);
-      }
+  for (int64_t rows : {0, 1, 2, 5, 8, 13, 29, 40}) {
+    for (int64_t inputs : {1, 31, 64, 99, 520, 1100}) {
+      for (int64_t outputs : {1, 3, 70}) wrong += check<kind>(rows, inputs, outputs, 3);
     }
-    wrong += check(kind, 400, 1600, 5, 3);
   }
+  return wrong + check<kind>(400, 1600, 5, 3);
+}
+
+int main() {
+  int wrong = check_products<Kind::bfloat16>() + check_products<Kind::float32>() + check_products<Kind::int8>();
   for (Number number : {Number::int4, Number::float4, Number::int8, Number::float8_e4m3, Number::float8_e5m2}) {
     for (int64_t rows : {1, 3, 4, 13}) {
       for (int64_t inputs : {1, 31, 99, 1600}) {

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from jaxengine.startup.native import register_native
 from pallas_kernels import matmul, matmul_each
-from pallas_kernels.native import FOLDER, PRODUCT, calling, registered_name
+from pallas_kernels.native import FLOAT32_PRODUCT, FOLDER, INT8_PRODUCT, PRODUCT, calling, registered_name
 from tests.quick import slow_but
 from xla_cache.library import NoCompilerError, find_compiler
 
@@ -130,7 +130,7 @@ def test_every_set_of_instructions_multiplies_alike(
 ) -> None:
     monkeypatch.setenv("CXXFLAGS", f"-march={instructions}")
     try:
-        other, _ = register_native(tmp_path, symbols=[PRODUCT])
+        other, _ = register_native(tmp_path, symbols=[PRODUCT, FLOAT32_PRODUCT, INT8_PRODUCT])
     except NoCompilerError as error:
         pytest.skip(f"this compiler knows no {instructions}: {error}")
     assert other != native
