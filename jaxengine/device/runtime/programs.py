@@ -30,7 +30,7 @@ from jaxengine.device.runtime.encoder_programs import encoder_names, encoder_pro
 from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct, passages
 from jaxengine.device.runtime.handover import return_passage
 from jaxengine.device.runtime.passing import Passage
-from jaxengine.device.runtime.program_kinds import ProgramKind
+from jaxengine.device.runtime.program_kinds import HEAVY, ProgramKind
 from jaxengine.device.runtime.sampling_shapes import SampleShape
 from jaxengine.device.runtime.snapshots import snapshot_names, snapshot_programs
 from jaxengine.device.runtime.space import ProgramSpace
@@ -102,14 +102,14 @@ def programs_of_shape(space: ProgramSpace, shape: SampleShape, hidden: jax.Shape
     rows = space.replicated_struct((space.kept, *hidden.shape[1:]), hidden.dtype)
     of_rows = (space.structs(given), rows, kept)
 
-    def sampling(name: str, function: Callable[..., Any], *arguments: Any) -> Program:
+    def sampling(name: str, function: Callable[..., Any], *arguments: Any, weight: float = shape.cost) -> Program:
         return space.program(
             name,
             function,
             (*arguments, space.slots),
             kind=ProgramKind.SAMPLE,
             donate=(len(arguments),),
-            weight=shape.cost,
+            weight=weight,
             facts={
                 "max_logprobs": space.max_logprobs,
                 **({"num_drafts": space.num_drafts} if space.num_drafts else {}),
@@ -130,7 +130,8 @@ def programs_of_shape(space: ProgramSpace, shape: SampleShape, hidden: jax.Shape
         facts={},
         nodes=(Slots,),
     )
-    return logits, sampling(sample_name, sample_written, replace(kept, adapters=None))
+    # by row it takes longer to compile than a layer, and what begins last ends last
+    return logits, sampling(sample_name, sample_written, replace(kept, adapters=None), weight=2 * HEAVY)
 
 
 def slot_programs(space: ProgramSpace) -> list[Program]:
