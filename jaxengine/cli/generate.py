@@ -8,12 +8,21 @@ import logging
 import sys
 from typing import Any
 
+from buckets import OPTIONS
 from jaxengine.cli.sampling import add_sampling_options, given_sampling
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.flags import add_options, given_options
 
 DEFAULT_MAX_TOKENS = 200
 FEW_SEQUENCES = 32
+
+LEAST_PLACES, MOST_PLACES = 32, 512
+"""Of the larger of two shapes, for one prompt that is no longer in bytes: longer ones are worth more shapes."""
+
+SHAPING = frozenset(
+    ("bundle", "bucket_planner", "deterministic", "max_num_batched_tokens", "speculative_config")
+).union(*OPTIONS.values())
+"""Options of somebody who decides on shapes."""
 
 
 def add_command(commands: Any) -> None:
@@ -40,6 +49,8 @@ def run(namespace: argparse.Namespace) -> int:
     if sequences <= FEW_SEQUENCES and "bundle" not in options:
         # Nobody else will call this engine: no shapes are compiled for more sequences than there are. A bundle has its own.
         options.setdefault("max_num_seqs", sequences)
+    if sequences == 1:
+        options |= shapes_of_one(prompts[0], options)
     given = {"max_tokens": DEFAULT_MAX_TOKENS, **given_sampling(namespace)}
     if sequences == 1 and sys.stdout.isatty() and not namespace.json:
         import asyncio
@@ -47,6 +58,15 @@ def run(namespace: argparse.Namespace) -> int:
         asyncio.run(_stream(namespace, prompts[0], options, given))
         return 0
     return _run_all(namespace, prompts, options, given)
+
+
+def shapes_of_one(prompt: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Options for a shape of one token and one of about as many as a short prompt can have, where nothing shapes steps: more
+    programs would take longer to compile than they save. A prompt that has more tokens after all takes more steps."""
+    places = max(LEAST_PLACES, 1 << len(prompt.encode()).bit_length())
+    if places > MOST_PLACES or options.get("max_num_seqs") != 1 or not SHAPING.isdisjoint(options):
+        return {}
+    return {"bucket_planner": "explicit", "buckets": ("1x1", f"1x{places}"), "max_num_batched_tokens": places}
 
 
 def _run_all(namespace: argparse.Namespace, prompts: list[str], options: dict[str, Any], given: dict[str, Any]) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
 from jaxengine.cli import main
+from jaxengine.cli.generate import shapes_of_one
 from tests.bench.test_commands import SMALL  # whose programs are kept when these tests begin
 
 
@@ -22,3 +24,23 @@ def test_generate_streams_to_a_terminal(capsys: pytest.CaptureFixture[str], monk
     assert main(words) == 0
     assert "".join(pieces) == whole
     assert len(pieces) > 5, "in pieces, as they come"
+
+
+def test_a_short_prompt_alone_has_two_shapes() -> None:
+    assert shapes_of_one("Once upon a time", {"max_num_seqs": 1})["buckets"] == ("1x1", "1x32")
+    assert shapes_of_one("ö" * 100, {"max_num_seqs": 1})["buckets"] == ("1x1", "1x256")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options"),
+    [
+        ("a" * 600, {}),
+        ("a", {"max_num_seqs": 4}),
+        ("a", {"max_num_batched_tokens": 64}),
+        ("a", {"buckets": ("1x8",)}),
+        ("a", {"deterministic": True}),
+        ("a", {"bundle": "here"}),
+    ],
+)
+def test_a_long_prompt_and_somebody_who_decides_on_shapes_have_others(prompt: str, options: dict[str, Any]) -> None:
+    assert shapes_of_one(prompt, {"max_num_seqs": 1} | options) == {}
