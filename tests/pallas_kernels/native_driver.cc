@@ -253,16 +253,16 @@ static int check_attention(bool wide, int64_t head_size, int64_t heads, int64_t 
 
 // Two matrices, one with a bias, whose sums go through an activation or do not.
 static int check_packed(bool pairs, int64_t rows, int64_t inputs, Activation activation) {
-  const int64_t outputs = 2 * PANEL, each = pairs ? 2 : 1;
+  const int64_t outputs = 2 * COLUMNS_AT_ONCE, few = COLUMNS_AT_ONCE, each = pairs ? 2 : 1;
   std::vector<uint16_t> w16(outputs * inputs);
   std::vector<PairValue> rounded(rows * inputs);
-  std::vector<float> x(rows * inputs), w32(outputs * inputs), bias(outputs, 0.25f), out(rows * outputs), other(rows * PANEL);
+  std::vector<float> x(rows * inputs), w32(outputs * inputs), bias(outputs, 0.25f), out(rows * outputs), other(rows * few);
   for (auto& value : x) value = as_float(some_bfloat16());
   for (size_t i = 0; i < w16.size(); ++i) w16[i] = some_bfloat16(), w32[i] = as_float(w16[i]);
   const float* panels = pairs ? reinterpret_cast<const float*>(w16.data()) : w32.data();
   const PackedProduct product{pairs, rows, inputs, x.data(), rounded.data(), activation};
   std::vector<std::thread> pool;
-  const std::vector<PackedMatrix> matrices = {{outputs, panels, bias.data(), out.data()}, {PANEL, panels, nullptr, other.data()}};
+  const std::vector<PackedMatrix> matrices = {{outputs, panels, bias.data(), out.data()}, {few, panels, nullptr, other.data()}};
   multiply_packed(product, matrices, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
   for (auto& thread : pool) thread.join();
   int wrong = 0;
@@ -275,7 +275,7 @@ static int check_packed(bool pairs, int64_t rows, int64_t inputs, Activation act
       }
       const auto finished = [&](double y) { return activation == Activation::gelu ? y / 2 * (1 + std::erf(y / std::sqrt(2.0))) : y; };
       wrong += !(std::fabs(out[r * outputs + o] - finished(sum + 0.25)) <= 1e-5 * size);
-      if (o < PANEL) wrong += !(std::fabs(other[r * PANEL + o] - finished(sum)) <= 1e-5 * size);
+      if (o < few) wrong += !(std::fabs(other[r * few + o] - finished(sum)) <= 1e-5 * size);
     }
   }
   if (wrong) fprintf(stderr, "packed %ld x %ld: %d wrong\n", long(rows), long(inputs), wrong);
