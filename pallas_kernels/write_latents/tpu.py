@@ -175,7 +175,7 @@ def _kernel(
         filled[number] = pltpu.bitcast(words << 16, jnp.float32).astype(filled.dtype)
         filling(tile_of(place), number).start()
 
-    def step(carried: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def step(carried: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
         place, groups, count, number = carried
         whole = fills(place) if share == 2 else jnp.bool_(False)
         pl.when(whole)(lambda: fill(place, number))
