@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxengine.errors import ConfigError
-from jaxengine.front.admission import Admission
 from jaxengine.front.parsers.reasoning import REASONING_FORMATS
 from jaxengine.front.parsers.tools import TOOL_FORMATS
 from jaxengine.front.restarts import Supervision
@@ -170,17 +169,6 @@ class LimitConfig:
         check=seconds,
     )
     shutdown_timeout: float = option(30.0, "seconds that running requests have to finish on shutdown", check=seconds)
-
-    def admission(self, *, fair: bool) -> Admission:
-        """What requests have to keep to on their way in; with `fair` no share of the queue is more than half."""
-        return Admission(
-            max_requests=self.max_num_queued_reqs,
-            max_tokens=self.max_num_queued_tokens,
-            max_media_bytes=int(self.max_media_gb * 2**30),
-            max_unread=self.max_unread_tokens,
-            timeout_s=self.request_timeout,
-            fair=fair,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from jaxengine.contract.metrics import NOTHING_YET
 from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import ModelNotFoundError, RequestError
+from jaxengine.front.admission import Admission
 from jaxengine.front.async_client import AsyncClient
 from jaxengine.front.front import Front
 from jaxengine.front.intake import Intake
@@ -30,7 +31,7 @@ from jaxengine.grammar.sources import GrammarSources
 from jaxengine.server.adapters.served import ServedAdapters
 from jaxengine.server.formats import Formats
 from jaxengine.server.http.terms import Terms
-from jaxengine.server.options import ServerConfig
+from jaxengine.server.options import LimitConfig, ServerConfig
 from jaxengine.server.telemetry.prometheus import EngineCollector, make_registry
 from jaxengine.server.telemetry.pulse import Pulse
 from jaxengine.server.telemetry.stats_log import StatsLog
@@ -94,7 +95,7 @@ class Service:
         client = AsyncClient(
             front.channel,
             Postprocessor(front.tokenizer, lazy=True),
-            admission=options.limits.admission(fair=front.config.scheduler.scheduling_policy == "fair"),
+            admission=_admission(options.limits, fair=front.config.scheduler.scheduling_policy == "fair"),
             listeners=lambda engine: (tallies[engine], pulses[engine], *others),
         )
 
@@ -244,3 +245,15 @@ def service_of(request: Request) -> Service:
 
 
 ServiceDep = Annotated[Service, Depends(service_of)]
+
+
+def _admission(limits: LimitConfig, *, fair: bool) -> Admission:
+    """What requests have to keep to on their way in; with `fair` no share of the queue is more than half."""
+    return Admission(
+        max_requests=limits.max_num_queued_reqs,
+        max_tokens=limits.max_num_queued_tokens,
+        max_media_bytes=int(limits.max_media_gb * 2**30),
+        max_unread=limits.max_unread_tokens,
+        timeout_s=limits.request_timeout,
+        fair=fair,
+    )
