@@ -61,10 +61,14 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def shapes_of_one(prompt: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Options for a shape of one token and one of about as many as a short prompt can have, where nothing shapes steps: more
-    programs would take longer to compile than they save. A prompt that has more tokens after all takes more steps."""
+    """Options of the embedded model for a shape of one token and one of about as many as a short prompt can have.
+
+    More programs would take longer to compile than they save. Nothing else may shape steps. A prompt that has more tokens after
+    all takes more steps. Other models are left alone: some compute a prompt or a picture whole, and refuse so few tokens a step.
+    """
     places = max(LEAST_PLACES, 1 << len(prompt.encode()).bit_length())
-    if places > MOST_PLACES or options.get("max_num_seqs") != 1 or not SHAPING.isdisjoint(options):
+    shaped = options.get("model") is not None or options.get("max_num_seqs") != 1 or not SHAPING.isdisjoint(options)
+    if shaped or places > MOST_PLACES:
         return {}
     return {"bucket_planner": "explicit", "buckets": ("1x1", f"1x{places}"), "max_num_batched_tokens": places}
 

@@ -40,6 +40,7 @@ def test_a_short_prompt_alone_has_two_shapes() -> None:
         ("a", {"buckets": ("1x8",)}),
         ("a", {"deterministic": True}),
         ("a", {"bundle": "here"}),
+        ("a", {"model": "google/gemma-3-4b-it"}),
     ],
 )
 def test_a_long_prompt_and_somebody_who_decides_on_shapes_have_others(prompt: str, options: dict[str, Any]) -> None:
