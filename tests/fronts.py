@@ -85,7 +85,7 @@ def make_engine(
         kv_tokens=ledger.tokens_held(ahead=max_num_batched_tokens, max_model_len=max_len),
         shapes=grid.buckets,
         transfer=transfer,
-        adapters=AdapterFacts(max_loras=max_loras, max_rank=16, most_on_host=max_loras) if max_loras else None,
+        adapters=AdapterFacts(max_loras=max_loras, most_on_host=max_loras) if max_loras else None,
         media=media,
     )
     device = (

@@ -21,8 +21,7 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFacts:
-    """Of at most `max_loras` adapters sequences run at once, of ranks up to `max_rank`; `most_on_host` are kept in memory."""
+    """Of at most `max_loras` adapters sequences run at once; `most_on_host` are kept in memory."""
 
     max_loras: int
-    max_rank: int
     most_on_host: int

@@ -31,7 +31,7 @@ def adapter_facts(options: LoraConfig) -> AdapterFacts | None:
     """What the front is told of them."""
     if not options.enable_lora:
         return None
-    return AdapterFacts(max_loras=options.max_loras, max_rank=options.max_lora_rank, most_on_host=options.most_on_host)
+    return AdapterFacts(max_loras=options.max_loras, most_on_host=options.most_on_host)
 
 
 def adapter_reader(model: ModelPlan, load_format: str) -> ReadAdapter | None:
