@@ -17,6 +17,8 @@ from tests.quick import slow_but
 CHUNK = 5
 MAX_ERROR = 1e-4
 """Largest error of a log probability in float32, as a share of the logits' standard deviation."""
+ILL_CONDITIONED = {"qwen3_5": 4e-4}
+"""One token of its third prompt: transformers' own float32 is 1.3e-4 from its float64 there, ours 0.9e-4 on the other side."""
 SOME = slow_but(CASES, {"qwen3-vl"}, often=CASES.keys() - {"gemma4", "pixtral", "idefics3"})
 """One of several axes and levels: the others are slow tests, and rare those whose parts others have."""
 
@@ -32,12 +34,16 @@ def worst_error(found: list[np.ndarray], fixture: Fixture) -> float:
     return worst / fixture.spread
 
 
+def max_error(case: str) -> float:
+    return ILL_CONDITIONED.get(case, MAX_ERROR)
+
+
 @pytest.mark.parametrize("case", SOME)
 def test_log_probabilities_and_greedy_tokens_equal_transformers(case):
     fixture = Fixture.load(case)
     model = SeeingModel(fixture)
     media = model.show(fixture.prompts)
-    assert worst_error(model.logprobs(fixture.ids, seq=CHUNK, media=media), fixture) < MAX_ERROR
+    assert worst_error(model.logprobs(fixture.ids, seq=CHUNK, media=media), fixture) < max_error(case)
     media = model.show(fixture.prompts, together=False)
     assert model.greedy(fixture.ids, NUM_GREEDY, seq=CHUNK, media=media) == fixture.greedy
 
@@ -57,7 +63,7 @@ def test_two_devices_equal_one(case):
     fixture = Fixture.load(case)
     model = SeeingModel(fixture, devices=2)
     found = model.logprobs(fixture.ids, seq=CHUNK, media=model.show(fixture.prompts))
-    assert worst_error(found, fixture) < MAX_ERROR
+    assert worst_error(found, fixture) < max_error(case)
 
 
 def test_embeddings_that_are_given_do_what_their_picture_does():
