@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import jax
@@ -13,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.adapters import AdapterSlots, AdapterSpec
 from jaxengine.device.layers.context import ModelContext
-from jaxengine.device.layers.schemes import WEIGHT, Scheme
+from jaxengine.device.layers.schemes import WEIGHT, KeptMatrix, Scheme
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.packed import PACKED, is_packed
 from jaxengine.device.layers.step import Step
@@ -49,7 +50,11 @@ class Matrix(nnx.Module):
 
     def multiply(self, x: jax.Array, *, dtype: DTypeLike = jnp.float32, used: jax.Array | None = None) -> jax.Array:
         """`x [N, in]` -> `[N, out]` of `dtype`; with `used` rows behind so many are padding."""
-        return self.scheme.multiply(x, self.arrays(), self.axes, self.context, dtype=dtype, used=used)
+        return self.scheme.multiply(x, self.kept(), dtype=dtype, used=used)
+
+    def kept(self) -> KeptMatrix:
+        """What its scheme multiplies with."""
+        return KeptMatrix(self.arrays(), self.axes, self.context)
 
     def arrays(self) -> dict[str, jax.Array]:
         """What is kept, by the scheme's names."""
@@ -100,7 +105,7 @@ class Linear(Matrix):
             return None
         split = layout.splits_stream(len(x), platform=context.platform)
         dtype = context.activation_dtype if split else jnp.float32
-        return self.scheme.multiply_parts(x, self.arrays(), self.axes, context, dtype=dtype)
+        return self.scheme.multiply_parts(x, self.kept(), dtype=dtype)
 
     def adapted(self, y: jax.Array, x: jax.Array, step: Step | None, *, low: jax.Array | None = None) -> jax.Array:
         """The products `y` of its matrix and `x`, and in a step with adapters those of each token's (`AdapterSlots.add`)."""
@@ -146,17 +151,17 @@ def project(x: jax.Array, step: Step | None, *linears: Linear) -> tuple[jax.Arra
     context = linears[0].context
     if all(linear.packed for linear in linears):
         return _packed_products(x, step, linears)
-    scheme, matrices = linears[0].scheme, [linear.arrays() for linear in linears]
+    scheme, matrices = linears[0].scheme, [linear.kept() for linear in linears]
     slots = [_through(linear, step) for linear in linears]
     beside = [None if own is None else own.beside for own in slots]
-    taken = [matrix for matrix in beside if matrix is not None and matrix.dtype == matrices[0][WEIGHT].dtype]
+    dtype = matrices[0].arrays[WEIGHT].dtype
+    taken = [matrix for matrix in beside if matrix is not None and matrix.dtype == dtype]
     taken = taken if len(taken) == len(linears) else []
     products = None
     if context.layout.mesh is None and all(linear.scheme == scheme for linear in linears):
         products = scheme.multiply_each(
             x,
-            [*matrices, *({WEIGHT: matrix} for matrix in taken)],
-            context,
+            [*matrices, *(replace(matrices[0], arrays={WEIGHT: matrix}) for matrix in taken)],
             dtype=context.activation_dtype if all(linear.bias is None for linear in linears) else jnp.float32,
             used=_used(x, step),
         )

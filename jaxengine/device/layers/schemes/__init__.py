@@ -9,6 +9,7 @@ an option says otherwise or a checkpoint has its head so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from jaxengine.device.weights.rules import Rule
@@ -26,6 +27,16 @@ EMBEDDING, HEAD = f"embed.{TABLE}", f"head.{TABLE}"
 """The vocabulary's tables. Where they are tied there is only the first."""
 
 
+@dataclass(frozen=True)
+class KeptMatrix:
+    """One matrix `[out, in]` as a scheme keeps it: the arrays that stand for it, by the scheme's names for them."""
+
+    arrays: Mapping[str, jax.Array]
+    axes: tuple[str, str]
+    """The logical names of (out, in)."""
+    context: ModelContext
+
+
 class Scheme(Protocol):
     """One way to keep a matrix `[out, in]`. A value."""
 
@@ -41,30 +52,15 @@ class Scheme(Protocol):
         ...
 
     def multiply(
-        self,
-        x: jax.Array,
-        parameters: Mapping[str, jax.Array],
-        axes: tuple[str, str],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-        used: jax.Array | None = None,
+        self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike, used: jax.Array | None = None
     ) -> jax.Array:
-        """`x [N, ..., in]` times one matrix `[out, in]` with these logical axes -> `[N, ..., out]` of `dtype`.
+        """`x [N, ..., in]` times the matrix -> `[N, ..., out]` of `dtype`.
 
         With `used` what the rows of `x [N, in]` behind so many get means nothing.
         """
         ...
 
-    def multiply_parts(
-        self,
-        x: jax.Array,
-        parameters: Mapping[str, jax.Array],
-        axes: tuple[str, str],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-    ) -> jax.Array | None:
+    def multiply_parts(self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike) -> jax.Array | None:
         """What each device, of those that have some of the inputs each, has to add to `multiply`, `[devices, N, out]`.
 
         None: its devices do not add up.
@@ -72,15 +68,9 @@ class Scheme(Protocol):
         ...
 
     def multiply_each(
-        self,
-        x: jax.Array,
-        matrices: Sequence[Mapping[str, jax.Array]],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-        used: jax.Array | None = None,
+        self, x: jax.Array, matrices: Sequence[KeptMatrix], *, dtype: DTypeLike, used: jax.Array | None = None
     ) -> tuple[jax.Array, ...] | None:
-        """What `multiply` gives with the parameters of each of several matrices, to the last bit, on one device.
+        """What `multiply` gives with each of several matrices of one context, to the last bit, on one device.
 
         None: they cannot be multiplied together.
         """

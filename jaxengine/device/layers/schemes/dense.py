@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxengine.device.layers.schemes import WEIGHT
+from jaxengine.device.layers.schemes import WEIGHT, KeptMatrix
 from jaxengine.device.weights.rules import Rule, transpose
 from pallas_kernels import grouped_matmul, matmul, matmul_each
 
@@ -31,49 +31,30 @@ class Dense:
         return {WEIGHT: context.parameter(shape, axes)}
 
     def multiply(
-        self,
-        x: jax.Array,
-        parameters: Mapping[str, jax.Array],
-        axes: tuple[str, str],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-        used: jax.Array | None = None,
+        self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike, used: jax.Array | None = None
     ) -> jax.Array:
-        return matmul(
-            x, parameters[WEIGHT], used=used, precision=context.precision, dtype=dtype, platform=context.platform
-        )
+        context, weight = matrix.context, matrix.arrays[WEIGHT]
+        return matmul(x, weight, used=used, precision=context.precision, dtype=dtype, platform=context.platform)
 
-    def multiply_parts(
-        self,
-        x: jax.Array,
-        parameters: Mapping[str, jax.Array],
-        axes: tuple[str, str],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-    ) -> jax.Array | None:
+    def multiply_parts(self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike) -> jax.Array | None:
+        context, axes = matrix.context, matrix.axes
+
         def product(x: jax.Array, weight: jax.Array) -> jax.Array:
             return matmul(x, weight, precision=context.precision, dtype=dtype, platform=context.platform)[None]
 
         on_devices = context.layout.per_device(
             product, inputs=(("tokens", axes[1]), axes), outputs=(axes[1], "tokens", axes[0])
         )
-        found: jax.Array = on_devices(x, parameters[WEIGHT])
+        found: jax.Array = on_devices(x, matrix.arrays[WEIGHT])
         return found
 
     def multiply_each(
-        self,
-        x: jax.Array,
-        matrices: Sequence[Mapping[str, jax.Array]],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-        used: jax.Array | None = None,
+        self, x: jax.Array, matrices: Sequence[KeptMatrix], *, dtype: DTypeLike, used: jax.Array | None = None
     ) -> tuple[jax.Array, ...] | None:
+        context = matrices[0].context
         return matmul_each(
             x,
-            [matrix[WEIGHT] for matrix in matrices],
+            [matrix.arrays[WEIGHT] for matrix in matrices],
             scales=[None for _ in matrices],
             used=used,
             precision=context.precision,

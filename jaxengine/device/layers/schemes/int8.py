@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxengine.device.layers.schemes import WEIGHT, part_of
+from jaxengine.device.layers.schemes import WEIGHT, KeptMatrix, part_of
 from jaxengine.device.layers.schemes.rounding import Rounded, RowScales, row_scales
 from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.rules import Array, KvHeads, Rule, Turned
@@ -58,16 +58,10 @@ class Int8:
         }
 
     def multiply(
-        self,
-        x: jax.Array,
-        parameters: Mapping[str, jax.Array],
-        axes: tuple[str, str],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-        used: jax.Array | None = None,
+        self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike, used: jax.Array | None = None
     ) -> jax.Array:
-        weight, scales, layout = parameters[WEIGHT], parameters[SCALE], context.layout
+        weight, scales = matrix.arrays[WEIGHT], matrix.arrays[SCALE]
+        context, layout, axes = matrix.context, matrix.context.layout, matrix.axes
         multiply = functools.partial(matmul, dtype=dtype, platform=context.platform)
         cut = layout.axes_by_output(len(weight), axes)
         if not layout.parallel or layout.shards(cut[1]) > 1:
@@ -85,33 +79,19 @@ class Int8:
         product: jax.Array = on_devices(x, weight, scales)
         return product
 
-    def multiply_parts(
-        self,
-        x: jax.Array,
-        parameters: Mapping[str, jax.Array],
-        axes: tuple[str, str],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-    ) -> jax.Array | None:
+    def multiply_parts(self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike) -> jax.Array | None:
         return None
 
     def multiply_each(
-        self,
-        x: jax.Array,
-        matrices: Sequence[Mapping[str, jax.Array]],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-        used: jax.Array | None = None,
+        self, x: jax.Array, matrices: Sequence[KeptMatrix], *, dtype: DTypeLike, used: jax.Array | None = None
     ) -> tuple[jax.Array, ...]:
         return matmul_each(
             x,
-            [matrix[WEIGHT] for matrix in matrices],
-            scales=[matrix[SCALE] for matrix in matrices],
+            [matrix.arrays[WEIGHT] for matrix in matrices],
+            scales=[matrix.arrays[SCALE] for matrix in matrices],
             used=used,
             dtype=dtype,
-            platform=context.platform,
+            platform=matrices[0].context.platform,
         )
 
     def rows(self, numbers: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Array:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxengine.device.layers.schemes import WEIGHT
+from jaxengine.device.layers.schemes import WEIGHT, KeptMatrix
 from jaxengine.device.layers.schemes.dense import Dense
 from jaxengine.device.weights.rules import Array, KvHeads, Rule
 from pallas_kernels import packed_matmul, packed_shape
@@ -38,34 +38,21 @@ class Packed(Dense):
         return {WEIGHT: context.parameter(panels, (*axes, *("panel",) * (len(panels) - 2)))}
 
     def multiply(
-        self,
-        x: jax.Array,
-        parameters: Mapping[str, jax.Array],
-        axes: tuple[str, str],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-        used: jax.Array | None = None,
+        self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike, used: jax.Array | None = None
     ) -> jax.Array:
-        weight = parameters[WEIGHT]
+        weight = matrix.arrays[WEIGHT]
         if not is_packed(weight):
-            return super().multiply(x, parameters, axes, context, dtype=dtype, used=used)
+            return super().multiply(x, matrix, dtype=dtype, used=used)
         flat = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
-        (y,) = packed_matmul(flat, [weight], [None], used=used, platform=context.platform)
+        (y,) = packed_matmul(flat, [weight], [None], used=used, platform=matrix.context.platform)
         return y.reshape(*x.shape[:-1], -1).astype(dtype)
 
     def multiply_each(
-        self,
-        x: jax.Array,
-        matrices: Sequence[Mapping[str, jax.Array]],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-        used: jax.Array | None = None,
+        self, x: jax.Array, matrices: Sequence[KeptMatrix], *, dtype: DTypeLike, used: jax.Array | None = None
     ) -> tuple[jax.Array, ...] | None:
-        if any(is_packed(matrix[WEIGHT]) for matrix in matrices):
+        if any(is_packed(matrix.arrays[WEIGHT]) for matrix in matrices):
             return None
-        return super().multiply_each(x, matrices, context, dtype=dtype, used=used)
+        return super().multiply_each(x, matrices, dtype=dtype, used=used)
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
         return super().rules(rule) if rule.stacked else (replace(rule, transform=partial(_packed, rule)),)

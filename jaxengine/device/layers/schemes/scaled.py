@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxengine.device.layers.schemes import WEIGHT, part_of
+from jaxengine.device.layers.schemes import WEIGHT, KeptMatrix, part_of
 from jaxengine.device.layers.schemes.rounding import (
     GroupScales,
     OutputFactors,
@@ -79,39 +79,16 @@ class Scaled(Numbers):
         return weight if shape is None else jax.ShapeDtypeStruct(shape, weight.dtype, sharding=weight.sharding)
 
     def multiply(
-        self,
-        x: jax.Array,
-        parameters: Mapping[str, jax.Array],
-        axes: tuple[str, str],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-        used: jax.Array | None = None,
+        self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike, used: jax.Array | None = None
     ) -> jax.Array:
-        return self._multiply(x, parameters, axes, context, dtype=dtype)
+        return self._multiply(x, matrix, dtype=dtype)
 
-    def multiply_parts(
-        self,
-        x: jax.Array,
-        parameters: Mapping[str, jax.Array],
-        axes: tuple[str, str],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-    ) -> jax.Array | None:
-        return self._multiply(x, parameters, axes, context, dtype=dtype, apart=True)
+    def multiply_parts(self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike) -> jax.Array | None:
+        return self._multiply(x, matrix, dtype=dtype, apart=True)
 
-    def _multiply(
-        self,
-        x: jax.Array,
-        parameters: Mapping[str, jax.Array],
-        axes: tuple[str, str],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-        apart: bool = False,
-    ) -> jax.Array:
+    def _multiply(self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike, apart: bool = False) -> jax.Array:
         """The product, or `apart` what each device adds to it."""
+        parameters, axes, context = matrix.arrays, matrix.axes, matrix.context
         if self.ordered:
             x = jnp.take(x, parameters[ORDER], axis=-1)
         layout, inputs = context.layout, x.shape[-1]
@@ -155,25 +132,20 @@ class Scaled(Numbers):
         return _times(found, parameters).astype(dtype)
 
     def multiply_each(
-        self,
-        x: jax.Array,
-        matrices: Sequence[Mapping[str, jax.Array]],
-        context: ModelContext,
-        *,
-        dtype: DTypeLike,
-        used: jax.Array | None = None,
+        self, x: jax.Array, matrices: Sequence[KeptMatrix], *, dtype: DTypeLike, used: jax.Array | None = None
     ) -> tuple[jax.Array, ...] | None:
         if self.ordered:  # each has an order of its own
             return None
+        arrays = [matrix.arrays for matrix in matrices]
         products = scaled_matmul_each(
             x,
-            [matrix[WEIGHT] for matrix in matrices],
-            [matrix[SCALE] for matrix in matrices],
-            [matrix.get(ZERO) for matrix in matrices],
+            [each[WEIGHT] for each in arrays],
+            [each[SCALE] for each in arrays],
+            [each.get(ZERO) for each in arrays],
             group=self._group(x.shape[-1]),
-            **self._options(context),
+            **self._options(matrices[0].context),
         )
-        return tuple(_times(product, matrix).astype(dtype) for product, matrix in zip(products, matrices, strict=True))
+        return tuple(_times(product, each).astype(dtype) for product, each in zip(products, arrays, strict=True))
 
     def rows(self, numbers: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Array:
         found = dense_rows(

@@ -12,6 +12,7 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.embedding import Embedding
 from jaxengine.device.layers.experts import ExpertMatrices
 from jaxengine.device.layers.linear import Linear, Matrix
+from jaxengine.device.layers.schemes import KeptMatrix
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.schemes.rounding import Rounded, TensorsFound, group_scales
 from jaxengine.device.layers.schemes.scaled import FP8, INT4, INT4_G32, Scaled
@@ -244,7 +245,7 @@ def test_the_kernels_of_a_tpu_multiply_each_devices_own_part(group: int, axes: t
     given = {name: jnp.asarray(kept[name], getattr(matrix, name)[...].dtype) for name in matrix.names}
     x = jnp.asarray(generator.normal(size=(rows, inputs)), jnp.bfloat16)
     with checked_tpu(), jax.set_mesh(layout.mesh):
-        call = jax.jit(lambda x, given: scheme.multiply(x, given, axes, matrix.context, dtype=jnp.float32))
+        call = jax.jit(lambda x, given: scheme.multiply(x, KeptMatrix(given, axes, matrix.context), dtype=jnp.float32))
         assert "scaled_matmul" in str(call.trace(x, given).jaxpr)
         found = np.asarray(call(x, given))
     numbers = np.stack([weight % 16, weight // 16], axis=1).reshape(outputs, inputs) - 8.0
