@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from jaxengine.device.weights.formats.gguf import BLOCK_TYPES
-from jaxengine.device.weights.gguf.architectures import LOGARITHMS, UNREAD, Architecture, TensorName, architecture_of
+from jaxengine.device.weights.gguf.architecture import LOGARITHMS, UNREAD, Architecture, TensorName
+from jaxengine.device.weights.gguf.architectures import architecture_of
 from jaxengine.device.weights.gguf.file import INDEX_FILE, PLAIN, Place, write_index
 from jaxengine.device.weights.gguf.order import Order
 from jaxengine.device.weights.gguf.settings import Metadata, Values
