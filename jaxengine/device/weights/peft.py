@@ -98,7 +98,6 @@ class PeftAdapter:
     """
 
     digest: str
-    base_model: str
     modules: Mapping[str, LowRank]
     saved: Mapping[str, Array]
 
@@ -123,7 +122,7 @@ def read_adapter(path: str | os.PathLike[str]) -> PeftAdapter:
     modules, saved = _sorted(directory, tensors, config)
     if not modules and not saved:
         raise CheckpointError(f"{directory} has no tensors of an adapter; save it again (peft: save_pretrained)")
-    return PeftAdapter(digest, str(config.get("base_model_name_or_path") or ""), modules, saved)
+    return PeftAdapter(digest, modules, saved)
 
 
 def _read(directory: Path, name: str) -> bytes:

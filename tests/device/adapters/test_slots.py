@@ -158,7 +158,7 @@ def test_each_expert_has_adapters_of_its_own(options: dict[str, Any], monkeypatc
         a, b = (numbers.normal(scale=0.3, size=size).astype(np.float32) for size in ((4, inputs), (outputs, 4)))
         pairs[module] = LowRank(a, b, 0.5)
         tensors[f"{module}.weight"] = tensors[f"{module}.weight"] + 0.5 * (b @ a)
-    adapter = PeftAdapter("experts", "", pairs, {})
+    adapter = PeftAdapter("experts", pairs, {})
     monkeypatch.setattr("tests.device.models.paged.read_adapter", lambda path: adapter)
     model = PagedModel(fixture.config, fixture.tensors, adapters=SPEC, targets=EXPERTS, **options)
     model.runner.place_adapter(model.runner.load_adapter("anywhere"), 2)

@@ -41,7 +41,7 @@ def packer(case: str, targets: tuple[str, ...] | None = None) -> Packer:
 
 
 def adapter(modules: Mapping[str, LowRank], saved: Mapping[str, np.ndarray] | None = None) -> PeftAdapter:
-    return PeftAdapter("digest", "", modules, saved or {})
+    return PeftAdapter("digest", modules, saved or {})
 
 
 def low_rank(inputs: int, outputs: int, rank: int = 4, fill: float = 1.0) -> LowRank:
