@@ -14,6 +14,7 @@ through a row for each sequence.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from buckets import Bucket
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.layers.step import Step
-from jaxengine.device.models.drafts.interface import Draft, DraftRows
+from jaxengine.device.models.drafts.interface import BlockDraft, Draft, DraftRows
 from jaxengine.device.runtime.draft_space import DraftSpace
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.program_kinds import ProgramKind
@@ -185,34 +186,34 @@ def propose(
     def guessed(logits: Array, positions: Array) -> Array:
         return guess(logits, row_slots, positions, slots, layout=space.device_layout)
 
-    if hasattr(model, "draft"):
+    if isinstance(model, BlockDraft):
         logits, cache = model.draft(given, cache, space.num_drafts)
         nth = [guessed(logits[:, at], given.positions + 1 + at) for at in range(space.num_drafts)]
         return jnp.stack(nth, axis=1), cache
     x, cache = _pass(model, given.tokens, given.states, step, cache)
     if not model.ahead:
-        return _chain(space, model, given, given.sampled, None, given.positions, cache, guessed, count=space.num_drafts)
+        return _chain(model, given, given.sampled, None, cache, guessed, count=space.num_drafts)
     hidden, handed = model.end(jnp.take(x, given.last, axis=0, mode="clip"))
     first = guessed(model.logits(hidden), given.positions + 1)
-    rest, cache = _chain(
-        space, model, given, first, handed, given.positions, cache, guessed, count=space.num_drafts - 1
-    )
+    rest, cache = _chain(model, given, first, handed, cache, guessed, count=space.num_drafts - 1)
     return jnp.concatenate([first[:, None], rest], axis=1), cache
 
 
 def _chain(
-    space: ProgramSpace,
     model: Draft,
     given: DraftRows,
     tokens: Array,
     states: Array | None,
-    starts: Array,
     cache: Cache,
-    guessed: Any,
+    guessed: Callable[[Array, Array], Array],
     *,
     count: int,
 ) -> tuple[Array, Cache]:
-    """So many guesses, one after the other, from `tokens [B]` on, which stand at `starts`, or of one that is ahead behind it."""
+    """So many guesses `int32 [B, count]`, one after the other, and the cache.
+
+    They follow `tokens [B]`, which stand at the rows' positions, or behind them for a draft that is ahead; `states [B, Ed]` are
+    what such a one has for them, None else. `guessed(logits [B, V], positions [B])` are tokens `[B]`.
+    """
     if not count:
         return jnp.zeros((tokens.shape[0], 0), jnp.int32), cache
     ahead = int(model.ahead)
@@ -221,7 +222,7 @@ def _chain(
         number: Array, carried: tuple[Array, Array | None, Array, Cache]
     ) -> tuple[Array, Array | None, Array, Cache]:
         tokens, states, found, cache = carried
-        positions = starts + number
+        positions = given.positions + number
         x, cache = _pass(model, tokens, states, given.rows(positions, 1), cache)
         hidden, handed = model.end(x)
         tokens = guessed(model.logits(hidden), positions + 1 + ahead)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import jax
@@ -70,9 +70,10 @@ class DraftRows:
     rows: Callable[[jax.Array, int], Step]
 
 
+@runtime_checkable
 class BlockDraft(Protocol):
     """A draft that guesses all tokens at once (DFlash)."""
 
-    def draft(self, given: DraftRows, cache: Cache, count: int) -> tuple[Any, Cache]:
+    def draft(self, given: DraftRows, cache: Cache, count: int) -> tuple[jax.Array, Cache]:
         """Logits `[B, count, V]` of the guesses, and the cache."""
         ...
