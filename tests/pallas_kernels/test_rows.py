@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +14,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import sum_rows, take_rows
 from pallas_kernels.check import TOPOLOGIES, devices
+from pallas_kernels.sum_rows import tpu as summing
 from pallas_kernels.sum_rows.tpu import TOGETHER
 from pallas_kernels.take_rows import OP as TAKE
+from pallas_kernels.take_rows import tpu as taking
+from pallas_kernels.tpu.chip import MIB, Chip
 from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import rare_but
 from tests.targets.tpu import available
 
 COLUMNS = 512 + 128
 """The last block of columns has one of 128 only."""
+V6E = Chip("v6e", 1, vmem_bytes=128 * MIB, smem_bytes=MIB, matrix_columns=256)
 
 
 def on(backend: str) -> AbstractContextManager[None]:
@@ -30,12 +35,12 @@ def on(backend: str) -> AbstractContextManager[None]:
 @pytest.mark.parametrize("backend", TAKE.backends)
 def test_rows_are_taken_as_often_as_wanted(backend: str) -> None:
     rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(18, COLUMNS)), jnp.bfloat16)
+    x = rng.normal(size=(18, COLUMNS)).astype(jnp.bfloat16)
     rows = rng.integers(-2, 20, 21).astype(np.int32)
     with on(backend):
-        found = np.asarray(take_rows(x, jnp.asarray(rows), jnp.int32(18), backend=backend))
+        found = np.asarray(take_rows(x, rows, np.int32(18), backend=backend))
     assert found.shape == (21, COLUMNS)
-    np.testing.assert_array_equal(found[:18], np.asarray(x)[rows.clip(0, 17)][:18])
+    np.testing.assert_array_equal(found[:18], x[rows.clip(0, 17)][:18])
 
 
 @pytest.mark.parametrize(
@@ -52,10 +57,10 @@ def test_weighted_rows_are_added_where_they_belong(backend: str, dtype: str) -> 
     places = np.concatenate([rng.permutation(18)[:TOGETHER], [3, 0, 3, 17], [18, 99]]).astype(np.int32)
     rows = rng.normal(size=(len(places), COLUMNS))
     rows[-2:] = np.nan
-    sums, given = jnp.asarray(rng.normal(size=(18, COLUMNS)), dtype), jnp.asarray(rows, jnp.bfloat16)
+    sums, given = rng.normal(size=(18, COLUMNS)).astype(jnp.dtype(dtype)), rows.astype(jnp.bfloat16)
     weights = rng.uniform(size=len(places)).astype(np.float32)
     with on(backend):
-        found = sum_rows(sums, given, jnp.asarray(places), jnp.asarray(weights), backend=backend)
+        found = sum_rows(jax.device_put(sums), given, places, weights, backend=backend)
         found = np.asarray(found, np.float64)
     expected = np.array(sums, np.float64)
     np.add.at(expected, places[:-2], (np.asarray(given, np.float64) * weights[:, None])[:-2])
@@ -67,12 +72,12 @@ def test_weighted_rows_are_added_where_they_belong(backend: str, dtype: str) -> 
 @pytest.mark.slow
 def test_a_sum_in_the_kernel_does_not_depend_on_rows_beside() -> None:
     rng = np.random.default_rng(0)
-    rows, places = jnp.asarray(rng.normal(size=(32, 512)), jnp.bfloat16), np.arange(32, dtype=np.int32) % 8
-    weights = jnp.asarray(rng.uniform(size=32), jnp.float32)
+    rows, places = rng.normal(size=(32, 512)).astype(jnp.bfloat16), np.arange(32, dtype=np.int32) % 8
+    weights = rng.uniform(size=32).astype(np.float32)
     alone = np.where(places == 3, places, 8)
     with checked_tpu():
         among, found = (
-            np.asarray(sum_rows(jnp.zeros((8, 512)), rows, jnp.asarray(of), weights, backend="tpu"))
+            np.asarray(sum_rows(np.zeros((8, 512), np.float32), rows, of, weights, backend="tpu"))
             for of in (places, alone)
         )
     np.testing.assert_array_equal(among[3], found[3])
@@ -80,9 +85,53 @@ def test_a_sum_in_the_kernel_does_not_depend_on_rows_beside() -> None:
 
 
 def test_what_does_not_fit_names_the_axis() -> None:
-    rows, places, weights = jnp.ones((3, 4)), jnp.zeros(2, jnp.int32), jnp.ones(3)
+    rows, places, weights = np.ones((3, 4)), np.zeros(2, np.int32), np.ones(3)
     with pytest.raises(ValueError, match=r"axis M \(rows\) differs: 3 in rows, 2 in places, 3 in weights"):
-        sum_rows(jnp.ones((2, 4)), rows, places, weights)
+        sum_rows(np.ones((2, 4)), rows, places, weights)
+
+
+def reason(module: Any, monkeypatch: pytest.MonkeyPatch, *arrays: tuple[tuple[int, ...], str]) -> str | None:
+    """Why the kernel of `module` does not run on a v6e for arrays of these shapes and types."""
+    monkeypatch.setattr(module, "target_chip", lambda: V6E)
+    found: str | None = module.supports(*(jax.ShapeDtypeStruct(*each) for each in arrays))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("places", "rows", "dtype", "refused"),
+    [
+        (512, 512, "bfloat16", None),
+        (2048, 512, "bfloat16", None),
+        (512, 512, "float32", "rows are float32"),
+        (511, 512, "bfloat16", "511 places are few"),
+        (2049, 512, "bfloat16", "512 rows are few beside 2049 places"),
+        (200_000, 50_000, "bfloat16", "do not fit 134217728 bytes of VMEM"),
+        (2048, 100_000, "bfloat16", "places of 100000 rows do not fit 1048576 bytes of SMEM"),
+    ],
+)
+def test_a_kernel_sums_where_a_product_would_take_longer(
+    places: int, rows: int, dtype: str, refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ((places, 2048), "float32"), ((rows, 2048), dtype), ((rows,), "int32"), ((rows,), "float32")
+    found = reason(summing, monkeypatch, *given)
+    assert found is None if refused is None else refused in str(found)
+
+
+@pytest.mark.parametrize(
+    ("places", "rows", "dtype", "refused"),
+    [
+        (512, 1024, "bfloat16", None),
+        (512, 1024, "float32", "x is float32"),
+        (512, 1023, "bfloat16", "1023 rows are few"),
+        (500_000, 1024, "bfloat16", "do not fit 134217728 bytes of VMEM"),
+        (512, 200_000, "bfloat16", "numbers of 200000 rows do not fit 1048576 bytes of SMEM"),
+    ],
+)
+def test_a_kernel_takes_many_rows_that_fit(
+    places: int, rows: int, dtype: str, refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = reason(taking, monkeypatch, ((places, 2048), dtype), ((rows,), "int32"), ((), "int32"))
+    assert found is None if refused is None else refused in str(found)
 
 
 @pytest.mark.tpu_compile
