@@ -30,7 +30,8 @@ def rewrite_share() -> None:
 
 
 def _rewrite(name: str) -> None:
-    spec = importlib.util.find_spec(name)  # of pytest's loader, which rewrites, keeps and then runs a module
+    """Have pytest's loader rewrite and keep a module, whose first statement is an import: that one ends it before it has run."""
+    spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
