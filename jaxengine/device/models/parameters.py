@@ -41,7 +41,7 @@ class ModelGraph:
 
     `media` says what it sees or hears, None where it does not.
     `adapters` are the arrays of adapters' slots by their paths, in the order in which `merge` takes them behind the parameters;
-    empty without such.
+    empty without such. `experts` tells whether layers have matrices of experts, `[count, in, out]`.
     """
 
     definition: nnx.GraphDef[Model]
@@ -49,6 +49,7 @@ class ModelGraph:
     cache: tuple[Keeps, ...]
     heads: tuple[str, ...]
     media: MediaTraits | None = None
+    experts: bool = False
     adapter_state: PyTreeDef = field(default_factory=lambda: jax.tree.structure(nnx.State({})))
     adapters: Mapping[str, jax.ShapeDtypeStruct] = field(default_factory=dict)
 
@@ -112,6 +113,7 @@ def abstract_model(
         model.cache,
         tuple(model.heads),
         media=model.media,
+        experts=any("experts" in variable.get_metadata()["axes"] for _, variable in nnx.to_flat_state(state)),
         adapter_state=jax.tree.structure(of_adapters),
         adapters=structs(of_adapters, placed=False),  # programs write them, in what order XLA likes
     )

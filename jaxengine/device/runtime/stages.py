@@ -122,7 +122,7 @@ def loops(space: ProgramSpace) -> bool:
         and all(isinstance(kept, Paged) and kept.value > 0 for kept in keeps)
         and jnp.dtype(jnp.bfloat16) in types
         and jnp.dtype(jnp.float16) not in types
-        and all(len(struct.shape) != 3 for struct in own)  # experts'; packed matrices have four axes
+        and not space.graph.experts
     )
 
 

@@ -39,6 +39,14 @@ WINDOWS = {
     "sliding_window": 5,
     "max_window_layers": 2,
 }
+EXPERTS = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
 
 
 def space(directory, changes: dict[str, Any], **options: Any) -> ProgramSpace:
@@ -187,7 +195,11 @@ def test_which_layers_can_be_a_loop(tmp_path):
     planned = dataclasses.replace(space(tmp_path / "alike", {**LLAMA, **bfloat16}), native="a")
     assert stages.loops(planned)
     others = [dataclasses.replace(planned, **change) for change in ({"native": None}, {"taps": (4, 1)})]
-    for name, changes in {"windows": {**WINDOWS, **bfloat16}, "float32": LLAMA}.items():
+    for name, changes in {
+        "windows": {**WINDOWS, **bfloat16},
+        "experts": {**LLAMA, **EXPERTS, **bfloat16},
+        "float32": LLAMA,
+    }.items():
         others.append(dataclasses.replace(space(tmp_path / name, changes), native="a"))
     assert not any(map(stages.loops, others))
 
