@@ -57,18 +57,15 @@ def attend(
 
     def local(
         queries: jax.Array,
-        keys: jax.Array | None,
-        values: jax.Array | None,
+        new: tuple[jax.Array | None, jax.Array | None],
         kv_pages: jax.Array,
-        slots: jax.Array,
-        page_table: jax.Array,
-        offsets: jax.Array,
-        starts: jax.Array,
-        sinks: jax.Array | None,
-        slopes: jax.Array | None,
+        rows: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
+        by_head: tuple[jax.Array | None, jax.Array | None],
         until: jax.Array | None,
         scales: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
+        (keys, values), (sinks, slopes) = new, by_head
+        slots, page_table, offsets, starts = rows
         # All rows are written before any row attends: rows of one sequence may share a step.
         if keys is not None and values is not None:
             kv_pages = write_kv(kv_pages, keys, values, slots, kv_scales=scales, **target)
@@ -96,20 +93,15 @@ def attend(
 
     on_devices = context.layout.per_device(
         local,
-        inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None, None, None, HEADS[1:2], HEADS[1:2], None, SCALES),
+        inputs=(HEADS, KV_HEADS, PAGES, None, HEADS[1:2], None, SCALES),
         outputs=(HEADS, PAGES),
     )
     result: tuple[jax.Array, jax.Array] = on_devices(
         queries,
-        keys,
-        values,
+        (keys, values),
         kv_pages,
-        step.slot_mapping,
-        step.page_table,
-        step.offsets,
-        step.starts,
-        sinks,
-        slopes,
+        (step.slot_mapping, step.page_table, step.offsets, step.starts),
+        (sinks, slopes),
         until,
         scales,
     )

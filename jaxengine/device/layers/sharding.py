@@ -221,8 +221,8 @@ class Layout:
     ) -> Callable[..., Any]:
         """Run `function` on each device's own part of its arguments; `None` stands for an argument or result that all have whole.
 
-        `inputs` and `outputs` name the axes of each argument and result (a flat list of names: the one result). Without a mesh
-        it is `function` itself.
+        `inputs` and `outputs` name the axes of each argument and result (a flat list of names: the one result); an argument that
+        is a tuple has arrays of these axes. Without a mesh it is `function` itself.
         """
         if self.mesh is None:
             return function
