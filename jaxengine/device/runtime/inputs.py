@@ -297,22 +297,33 @@ def pad(
         put("kept_nth", kept.nth[order])
     buffer[layout.spans["count"][0]] = num_sampled
     buffer[layout.spans["used"][0]] = num_tokens
-    if layout.media is not None:
-        fields = layout.media.fields(media or NOTHING, rows.slots, rows.counts, rows.starts, positions)
-        for name, values in fields.items():
-            layout.view(buffer, name)[..., :num_tokens] = values
-            layout.view(buffer, name)[..., num_tokens:] = FILL[name]
-        if layout.media.crossed_pages:
-            table = layout.media.crossed_table(media or NOTHING, rows.slots, layout.bucket.batch)
-            layout.view(buffer, "crossed_table")[...] = table
+    _put_media(layout, buffer, rows, positions, media or NOTHING)
     if adapters is not None:
-        of_places = np.zeros(layout.bucket.tokens, np.int32)
-        of_places[:num_tokens] = adapters[row_of]
-        by_adapter = np.argsort(np.where(of_places, of_places, layout.adapters + 1), kind="stable").astype(np.int32)
-        put("adapter_order", by_adapter)
-        layout.view(buffer, "adapter_places")[by_adapter] = np.arange(len(by_adapter), dtype=np.int32)
-        put("adapter_sizes", np.bincount(of_places, minlength=1 + layout.adapters)[1:].astype(np.int32))
+        _put_adapters(layout, buffer, adapters[row_of])
     return buffer
+
+
+def _put_media(layout: StepLayout, buffer: Int32s, rows: FlatRows, positions: Int32s, media: SlotsMedia) -> None:
+    """What slots' prompts show, at the places of a step whose tokens have these `positions [N]`; of a layout without, nothing."""
+    if layout.media is None:
+        return
+    for name, values in layout.media.fields(media, rows.slots, rows.counts, rows.starts, positions).items():
+        layout.view(buffer, name)[..., : len(positions)] = values
+        layout.view(buffer, name)[..., len(positions) :] = FILL[name]
+    if layout.media.crossed_pages:
+        table = layout.media.crossed_table(media, rows.slots, layout.bucket.batch)
+        layout.view(buffer, "crossed_table")[...] = table
+
+
+def _put_adapters(layout: StepLayout, buffer: Int32s, adapters: Int32s) -> None:
+    """The places of a step sorted by the slots of their `adapters [N]`, those without (0) last, and how many each slot has."""
+    of_places = np.zeros(layout.bucket.tokens, np.int32)
+    of_places[: len(adapters)] = adapters
+    order = np.argsort(np.where(of_places, of_places, layout.adapters + 1), kind="stable").astype(np.int32)
+    layout.view(buffer, "adapter_order")[...] = order
+    layout.view(buffer, "adapter_places")[order] = np.arange(len(order), dtype=np.int32)
+    sizes = np.bincount(of_places, minlength=1 + layout.adapters)[1:]
+    layout.view(buffer, "adapter_sizes")[...] = sizes
 
 
 def _check_fit(layout: StepLayout, *, rows: int, tokens: int, kept: int) -> None:
