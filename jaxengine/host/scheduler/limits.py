@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from buckets import Grid
 from jaxengine.contract.cache_traits import PAGES_ONLY, CacheTraits
 from jaxengine.errors import ConfigError
 from jaxengine.host.scheduler.policy import URGENCY
@@ -74,6 +75,20 @@ class SchedulerLimits:
             take -= cut * (left - take == 1)
             return take if take > 1 else 0
         return take
+
+    def check_grid(self, grid: Grid) -> None:
+        """Refuse shapes that cannot run what the limits allow.
+
+        Raises:
+            ConfigError: too few rows, or in deterministic mode more than one shape.
+        """
+        if grid.max_rows < self.max_num_seqs:
+            raise ConfigError(
+                f"the largest bucket has {grid.max_rows} rows, fewer than max_num_seqs ({self.max_num_seqs}); "
+                "plan a bucket with more rows or lower max_num_seqs"
+            )
+        if self.deterministic and len(grid) > 1:
+            raise ConfigError(f"deterministic mode needs a grid of one bucket, this one has {len(grid)}")
 
     def __post_init__(self) -> None:
         lowest = {"max_num_seqs": 1, "max_num_batched_tokens": 1, "long_prefill_token_threshold": 0}

@@ -11,7 +11,7 @@ from buckets import Bucket, Grid
 from jaxengine.contract.arrays import Masks
 from jaxengine.contract.batch import Batch, StepResult
 from jaxengine.contract.media import Encoding
-from jaxengine.contract.metrics import NO_ENCODERS, SchedulerStats
+from jaxengine.contract.metrics import SchedulerStats
 from jaxengine.contract.request import Request
 from jaxengine.contract.step_updates import StepUpdates
 from jaxengine.contract.tiers import Answer, Ended, Loaded, Staged
@@ -69,7 +69,7 @@ class Scheduler:
         adapters: AdapterSlots | None = None,
         encoders: Encoders | None = None,
     ) -> None:
-        _check_grid(limits, grid)
+        limits.check_grid(grid)
         if encoders is not None and encoders.facts.sight and not limits.cache.rewinds:
             raise ConfigError(
                 "items whose tokens see each other go into one row each, which is not built for a model that keeps states"
@@ -139,28 +139,7 @@ class Scheduler:
     @property
     def stats(self) -> SchedulerStats:
         """Counts as of now."""
-        prefix = self._ledger.stats
-        asking = self._placement.pages.fetches.num_asking
-        return SchedulerStats(
-            num_running=len(self._placement.running),
-            num_waiting=len(self._placement.waiting) + len(self._placement.pages.fetches),
-            num_waiting_tokens=self._placement.waiting.num_tokens,
-            num_preemptions=self._placement.num_preemptions,
-            kv_cache_usage=self._ledger.usage,
-            prefix_cache_queries=prefix.queries,
-            prefix_cache_hits=prefix.hits,
-            external_prefix_cache_hits=prefix.external_hits,
-            shapes=dict(self._counters.shapes),
-            num_held_pages=self._ledger.num_held,
-            num_cached_pages=self._ledger.num_idle,
-            num_free_pages=self._ledger.num_free,
-            num_asking=asking,
-            num_loading=len(self._placement.pages.fetches) - asking,
-            num_arriving=len(self._placement.pages.arrivals),
-            running_adapters=() if self.adapters is None else self.adapters.running,
-            waiting_adapters=() if self.adapters is None else self.adapters.waiting,
-            encoders=NO_ENCODERS if self.encoders is None else self.encoders.stats,
-        )
+        return self._counters.stats(self._placement, self._ledger)
 
     def add(self, request: Request, grammar: Grammar | None = None) -> None:
         """Accept a request; it waits until `schedule` finds room for it. `grammar` is compiled of the request's.
@@ -281,7 +260,7 @@ class Scheduler:
             ConfigError: it cannot run what the limits allow.
         """
         if grid is not self._grid:
-            _check_grid(self.limits, grid)
+            self.limits.check_grid(grid)
             self._grid = grid
             self._placement.pages.token_s = _token_s(grid)
 
@@ -438,13 +417,3 @@ class Scheduler:
 def _token_s(grid: Grid) -> float:
     """The least that a prompt's token costs."""
     return min(cost / bucket.tokens for bucket, cost in grid.costs.items())
-
-
-def _check_grid(limits: SchedulerLimits, grid: Grid) -> None:
-    if grid.max_rows < limits.max_num_seqs:
-        raise ConfigError(
-            f"the largest bucket has {grid.max_rows} rows, fewer than max_num_seqs ({limits.max_num_seqs}); "
-            "plan a bucket with more rows or lower max_num_seqs"
-        )
-    if limits.deterministic and len(grid) > 1:
-        raise ConfigError(f"deterministic mode needs a grid of one bucket, this one has {len(grid)}")
