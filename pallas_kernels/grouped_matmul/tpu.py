@@ -1,4 +1,4 @@
-"""XLA's products on a TPU, of rows that a kernel of this project takes where they are many (`take_rows`)."""
+"""XLA's products on a TPU, of rows that XLA does not take itself (`take_rows`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import jax
 from jax.typing import DTypeLike
 
 from pallas_kernels.grouped_matmul import xla
-from pallas_kernels.take_rows import tpu as rows_tpu
+from pallas_kernels.take_rows import OP as TAKE
+from pallas_kernels.take_rows import take_rows
 
 
 def supports(x: Any, weights: Any, sizes: Any, rows: Any, scales: Any, **options: Any) -> str | None:
     """None, or why not."""
     if rows is None or scales is not None:
         return "it takes rows that are not rounded, out of others"
-    return rows_tpu.supports(jax.ShapeDtypeStruct(x.shape, weights.dtype), rows, None)
+    taking = TAKE.choose("tpu", jax.ShapeDtypeStruct(x.shape, weights.dtype), rows, None)
+    return "XLA takes these rows itself" if taking == TAKE.portable else None
 
 
 def grouped_matmul(
@@ -30,5 +32,5 @@ def grouped_matmul(
     dtype: DTypeLike,
 ) -> jax.Array:
     """See the op's contract."""
-    given = rows_tpu.take_rows(x.astype(weights.dtype), rows, sizes.sum())
+    given = take_rows(x.astype(weights.dtype), rows, sizes.sum(), platform="tpu")
     return xla.grouped_matmul(given, weights, sizes, None, scales, precision=precision, across=across, dtype=dtype)

@@ -9,8 +9,8 @@ from pallas_kernels.dispatch import AUTO, Op
 
 OP = Op(
     "take_rows",
-    backends={"reference": f"{__name__}.reference", "tpu": f"{__name__}.tpu"},
-    preferred={"tpu": ("tpu",)},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "product", "tpu")},
+    preferred={"tpu": ("product", "tpu")},
     portable="reference",
 )
 

@@ -26,6 +26,7 @@ from tests.targets.tpu import available
 COLUMNS = 512 + 128
 """The last block of columns has one of 128 only."""
 V6E = Chip("v6e", 1, vmem_bytes=128 * MIB, smem_bytes=MIB, matrix_columns=256)
+COLUMNS_OF_ALL = (1 << 16) // 128
 
 
 def on(backend: str) -> AbstractContextManager[None]:
@@ -41,6 +42,15 @@ def test_rows_are_taken_as_often_as_wanted(backend: str) -> None:
         found = np.asarray(take_rows(x, rows, np.int32(18), backend=backend))
     assert found.shape == (21, COLUMNS)
     np.testing.assert_array_equal(found[:18], x[rows.clip(0, 17)][:18])
+
+
+def test_a_product_takes_rows_to_the_last_bit() -> None:
+    """All numbers of bfloat16, no numbers among them, beside a row that has each."""
+    bits = np.arange(1 << 16, dtype=np.uint16).reshape(128, COLUMNS_OF_ALL)
+    rows = np.random.default_rng(0).permutation(128).astype(np.int32)
+    x = jax.lax.bitcast_convert_type(jnp.asarray(bits), jnp.bfloat16)
+    found = take_rows(x, jnp.asarray(rows), jnp.int32(128), backend="product")
+    np.testing.assert_array_equal(np.asarray(jax.lax.bitcast_convert_type(found, jnp.uint16)), bits[rows])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -10,6 +12,7 @@ from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.keeps import State
 from jaxengine.device.layers.step import Step
+from pallas_kernels import take_rows
 from pallas_kernels.storage import LANES
 
 
@@ -29,31 +32,56 @@ class CausalConvolution(nnx.Module):
             axes=("positions", axis, "head_dim") if whole else ("positions", axis),
             dtype=jnp.dtype(context.activation_dtype),
         )
+        self.context, self.axis = context, axis
         self.taps = context.parameter((taps, channels), ("positions", axis))
         self.bias = context.parameter((channels,), (axis,)) if bias else None
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, C]` -> `[N, C]` and the cache with the state of every row's sequence."""
-        taps = self.taps[...].astype(x.dtype)
-        reach = taps.shape[0] - 1
         kept = cache.state_of_rows(self.state.name, step)
-        before = kept.reshape(len(kept), reach, x.shape[1])
+        flat, by_row = ("tokens", self.axis), ("slots", *self.state.axes)
+        on_devices = self.context.layout.per_device(
+            self._convolve,
+            inputs=(flat, by_row, ("positions", self.axis), (self.axis,), None, None),
+            outputs=(flat, by_row),
+        )
+        bias = None if self.bias is None else self.bias[...]
+        convolved, latest = on_devices(x, kept, self.taps[...], bias, step.offsets, step.row_of_place)
+        return convolved, cache.with_state_of_rows(self.state.name, step, latest)
 
-        def at(rows: jax.Array, offsets: jax.Array) -> jax.Array:
-            """Inputs at offsets into rows; at a negative one what the row's sequence had so far before it."""
-            here = x[jnp.clip(step.offsets[rows] + offsets, 0, x.shape[0] - 1)]
-            earlier = before[rows, jnp.clip(reach + offsets, 0, reach - 1)].astype(x.dtype)
-            return jnp.where((offsets >= 0)[..., None], here, earlier)
+    def _convolve(
+        self,
+        x: jax.Array,
+        kept: jax.Array,
+        taps: jax.Array,
+        bias: jax.Array | None,
+        offsets: jax.Array,
+        rows: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """A device's channels: `x [N, C]` and what is kept of each row, `[B, taps - 1, ...]`, to `[N, C]` and what is kept then.
 
-        rows = step.row_of_place
-        offsets = jnp.arange(x.shape[0], dtype=jnp.int32) - step.offsets[rows]
+        What a place sees lies right before it, unless that was before its row: only this, and the last inputs of each row, are
+        taken out of other rows.
+        """
+        take = partial(take_rows, platform=self.context.platform)
+        taps, reach = taps.astype(x.dtype), len(taps) - 1
+        before = kept.reshape(len(kept), reach, -1)
+        into = (jnp.arange(len(x), dtype=jnp.int32) - offsets[rows])[:, None]
+        of_place = take(before.reshape(len(kept), -1), rows, jnp.int32(len(rows))).reshape(len(x), reach, -1)
         convolved = x * taps[reach]
         for back in range(1, reach + 1):
-            convolved += at(rows, offsets - back) * taps[reach - back]
-        if self.bias is not None:
-            convolved += self.bias[...].astype(convolved.dtype)
+            seen = jnp.pad(x, ((back, 0), (0, 0)))[: len(x)]
+            for place in range(back):
+                seen = jnp.where(into == place, of_place[:, reach + place - back].astype(x.dtype), seen)
+            convolved += seen * taps[reach - back]
+        if bias is not None:
+            convolved += bias.astype(convolved.dtype)
 
-        every_row = jnp.arange(step.starts.shape[0], dtype=jnp.int32)[:, None]
-        counts = (step.offsets[1:] - step.offsets[:-1])[:, None]
-        latest = at(every_row, counts - reach + jnp.arange(reach, dtype=jnp.int32)[None])
-        return convolved, cache.with_state_of_rows(self.state.name, step, latest.reshape(kept.shape))
+        counts = (offsets[1:] - offsets[:-1])[:, None]
+        last = (offsets[1:, None] - reach + jnp.arange(reach, dtype=jnp.int32)).reshape(-1)
+        latest = take(x, last, jnp.int32(len(last))).reshape(before.shape)
+        for count in range(reach):  # of a row with fewer tokens some are those before, or all
+            moved = jnp.pad(before[:, count:], ((0, 0), (0, count), (0, 0))).astype(x.dtype)
+            own = jnp.arange(reach) >= reach - count
+            latest = jnp.where((counts == count)[..., None] & ~own[:, None], moved, latest)
+        return convolved, latest.reshape(kept.shape)
