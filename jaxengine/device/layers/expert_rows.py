@@ -31,8 +31,10 @@ class Pairs(NamedTuple):
     @classmethod
     def sort(cls, experts: jax.Array, weights: jax.Array, count: int) -> Pairs:
         """By `experts` and `weights [N, k]`; experts of `count` on are not this device's."""
-        numbers = jnp.arange(experts.size, dtype=jnp.int32)
-        experts, numbers, weights = lax.sort((experts.reshape(-1), numbers, weights.reshape(-1)), num_keys=1)
+        # One number stands for an expert and a pair, and is no other's: a sort that has nothing else to keep in order.
+        keys = experts.reshape(-1) * experts.size + jnp.arange(experts.size, dtype=jnp.int32)
+        keys, weights = lax.sort((keys, weights.reshape(-1)), num_keys=1, is_stable=False)
+        experts, numbers = lax.div(keys, experts.size), lax.rem(keys, experts.size)
         return cls(numbers, experts, weights, (experts[:, None] == jnp.arange(count)).sum(axis=0, dtype=jnp.int32))
 
     def block(self, first: jax.Array, most: int) -> Pairs:
