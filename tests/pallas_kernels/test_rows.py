@@ -26,7 +26,6 @@ from tests.targets.tpu import available
 COLUMNS = 512 + 128
 """The last block of columns has one of 128 only."""
 V6E = Chip("v6e", 1, vmem_bytes=128 * MIB, smem_bytes=MIB, matrix_columns=256)
-COLUMNS_OF_ALL = (1 << 16) // 128
 
 
 def on(backend: str) -> AbstractContextManager[None]:
@@ -46,7 +45,7 @@ def test_rows_are_taken_as_often_as_wanted(backend: str) -> None:
 
 def test_a_product_takes_rows_to_the_last_bit() -> None:
     """All numbers of bfloat16, no numbers among them, beside a row that has each."""
-    bits = np.arange(1 << 16, dtype=np.uint16).reshape(128, COLUMNS_OF_ALL)
+    bits = np.arange(1 << 16, dtype=np.uint16).reshape(128, 512)
     rows = np.random.default_rng(0).permutation(128).astype(np.int32)
     x = jax.lax.bitcast_convert_type(jnp.asarray(bits), jnp.bfloat16)
     found = take_rows(x, jnp.asarray(rows), jnp.int32(128), backend="product")
