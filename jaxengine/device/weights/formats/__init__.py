@@ -105,6 +105,19 @@ def expect(tensors: Mapping[str, StoredTensor], name: str, shape: tuple[int, ...
         raise ValueError(f"{name} is {list(stored.shape)}, and should be {list(shape)}")
 
 
+def two_axes(tensors: Mapping[str, StoredTensor], name: str) -> tuple[int, int]:
+    """The shape of a tensor that is a matrix.
+
+    Raises:
+        ValueError: it is none.
+    """
+    shape = tensors[name].shape
+    if len(shape) != 2:
+        raise ValueError(f"{name} is {list(shape)}, and should have two axes")
+    rows, columns = shape
+    return rows, columns
+
+
 def groups(inputs: int, group: int | None) -> int:
     """How many groups so many inputs make.
 

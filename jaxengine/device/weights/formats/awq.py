@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups
+from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups, two_axes
 from jaxengine.device.weights.formats.words import as_kept, counted_from_the_middle, unpacked
 from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.rules import Array
@@ -29,7 +29,7 @@ class Awq(Format):
         return Numbers(dtype="int4", group=self.group, zeros=True)
 
     def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
-        inputs, words = _two(tensors["qweight"])
+        inputs, words = two_axes(tensors, "qweight")
         outputs = PER_WORD * words
         expect(tensors, "qweight", (inputs, words), "I32")
         expect(tensors, "qzeros", (groups(inputs, self.group), words), "I32")
@@ -53,10 +53,3 @@ class Awq(Format):
 def _outputs(words: Array) -> Array:
     numbers = unpacked(words, BITS).reshape(*words.shape, PER_WORD)
     return numbers[..., PLACES].reshape(words.shape[0], -1)
-
-
-def _two(stored: StoredTensor) -> tuple[int, int]:
-    if len(stored.shape) != 2:
-        raise ValueError(f"qweight is {list(stored.shape)}, and should have two axes")
-    rows, words = stored.shape
-    return rows, words

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.device.weights.formats import Format, Numbers, Part, expect
+from jaxengine.device.weights.formats import Format, Numbers, Part, expect, two_axes
 from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.rules import Array
 
@@ -37,9 +37,7 @@ class EightBit(Format):
         return Numbers(dtype=self.dtype, group=group, round_rows=self.round_rows)
 
     def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
-        if len(tensors["weight"].shape) != 2:
-            raise ValueError(f"weight is {list(tensors['weight'].shape)}, and should have two axes")
-        outputs, inputs = tensors["weight"].shape
+        outputs, inputs = two_axes(tensors, "weight")
         expect(tensors, "weight", (outputs, inputs), STORED[self.dtype])
         name = next((name for name in SCALES if name in tensors), SCALES[0])
         allowed = self._scale_shapes(outputs, inputs)

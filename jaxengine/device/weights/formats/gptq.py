@@ -7,38 +7,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups
+from jaxengine.device.weights.formats import expect, groups, two_axes
+from jaxengine.device.weights.formats.grouped_integers import GroupedIntegers
 from jaxengine.device.weights.formats.words import as_kept, counted_from_the_middle, unpacked
 from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.rules import Array
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gptq(Format):
+class Gptq(GroupedIntegers):
     """A `Format`: `qweight [in * bits / 32, out]`, `qzeros [Q, out * bits / 32]`, `scales [Q, out]` and `g_idx [in]`.
 
-    `zero_offset` is what is added to the zeros as stored: 1 in the first version of the format. With `act_order` an input's group
-    is any; columns are then sorted by it.
+    `zero_offset` is what is added to the zeros as stored: 1 in the first version of the format.
     """
 
-    bits: int
-    group: int | None
-    symmetric: bool
-    act_order: bool
     zero_offset: int
     main = "qweight"
     others = ("qzeros", "scales", "g_idx")
     unread = ()
 
-    @property
-    def numbers(self) -> Numbers:
-        ordered = self.act_order and self.group is not None
-        return Numbers(dtype=f"int{self.bits}", group=self.group, zeros=not self.symmetric, ordered=ordered)
-
     def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
-        if len(tensors["qweight"].shape) != 2:
-            raise ValueError(f"qweight is {list(tensors['qweight'].shape)}, and should have two axes")
-        words, outputs = tensors["qweight"].shape
+        words, outputs = two_axes(tensors, "qweight")
         per_word = 32 // self.bits
         inputs = words * per_word
         if outputs % per_word:
@@ -46,23 +35,14 @@ class Gptq(Format):
         expect(tensors, "qweight", (words, outputs), "I32")
         expect(tensors, "qzeros", (groups(inputs, self.group), outputs // per_word), "I32")
         expect(tensors, "scales", (groups(inputs, self.group), outputs), "F16", "BF16", "F32")
-        if "g_idx" in tensors or self.numbers.ordered:
+        if "g_idx" in tensors or self.ordered:
             expect(tensors, "g_idx", (inputs,), "I32", "I64")
         return outputs, inputs
-
-    @property
-    def parts(self) -> Mapping[str, Part]:
-        parts: dict[str, Part] = {"weight": self._weight, "scale": self._scale}
-        if not self.symmetric:
-            parts["zero"] = self._zero
-        if self.numbers.ordered:
-            parts["order"] = self._order
-        return parts
 
     def _weight(self, tensors: Mapping[str, Array]) -> Array:
         numbers = as_kept(unpacked(tensors["qweight"].T, self.bits), self.bits)
         self._check_groups(tensors, numbers.shape[1])
-        return numbers[:, self._order(tensors)] if self.numbers.ordered else numbers
+        return numbers[:, self._order(tensors)] if self.ordered else numbers
 
     def _scale(self, tensors: Mapping[str, Array]) -> Array:
         if self.symmetric and not self._in_the_middle(tensors):

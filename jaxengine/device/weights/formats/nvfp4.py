@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups
+from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups, two_axes
 from jaxengine.device.weights.formats.words import halves
 from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.rules import Array
@@ -40,9 +40,7 @@ class Nvfp4(Format):
         return "weight_scale", self.tensor
 
     def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
-        if len(tensors[self.packed].shape) != 2:
-            raise ValueError(f"{self.packed} is {list(tensors[self.packed].shape)}, and should have two axes")
-        outputs, octets = tensors[self.packed].shape
+        outputs, octets = two_axes(tensors, self.packed)
         expect(tensors, self.packed, (outputs, octets), "U8")
         expect(tensors, "weight_scale", (outputs, groups(2 * octets, GROUP)), "F8_E4M3")
         expect(tensors, self.tensor, () if tensors.get(self.tensor, tensors[self.packed]).shape == () else (1,), "F32")

@@ -7,36 +7,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups
+from jaxengine.device.weights.formats import expect, groups, two_axes
+from jaxengine.device.weights.formats.grouped_integers import GroupedIntegers
 from jaxengine.device.weights.formats.words import as_kept, counted_from_the_middle, unpacked
 from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.rules import Array
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(Format):
+class Packed(GroupedIntegers):
     """A `Format`: `weight_packed [out, in * bits / 32]`, `weight_scale [out, Q]`, `weight_zero_point`.
 
     The last is `[out * bits / 32, Q]`: a column of zeros may end within a word, a row may not.
     """
 
-    bits: int
-    group: int | None
-    symmetric: bool
-    act_order: bool
     main = "weight_packed"
     others = ("weight_scale", "weight_zero_point", "weight_g_idx")
     unread = ("weight_shape",)
 
-    @property
-    def numbers(self) -> Numbers:
-        ordered = self.act_order and self.group is not None
-        return Numbers(dtype=f"int{self.bits}", group=self.group, zeros=not self.symmetric, ordered=ordered)
-
     def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
-        if len(tensors["weight_packed"].shape) != 2:
-            raise ValueError(f"weight_packed is {list(tensors['weight_packed'].shape)}, and should have two axes")
-        outputs, words = tensors["weight_packed"].shape
+        outputs, words = two_axes(tensors, "weight_packed")
         per_word = 32 // self.bits
         inputs = words * per_word
         count = groups(inputs, self.group)
@@ -44,22 +34,13 @@ class Packed(Format):
         expect(tensors, "weight_scale", (outputs, count), "F16", "BF16", "F32")
         if not self.symmetric:
             expect(tensors, "weight_zero_point", (-(-outputs // per_word), count), "I32")
-        if self.numbers.ordered:
+        if self.ordered:
             expect(tensors, "weight_g_idx", (inputs,), "I32", "I64")
         return outputs, inputs
 
-    @property
-    def parts(self) -> Mapping[str, Part]:
-        parts: dict[str, Part] = {"weight": self._weight, "scale": self._scale}
-        if not self.symmetric:
-            parts["zero"] = self._zero
-        if self.numbers.ordered:
-            parts["order"] = self._order
-        return parts
-
     def _weight(self, tensors: Mapping[str, Array]) -> Array:
         numbers = as_kept(unpacked(tensors["weight_packed"], self.bits), self.bits)
-        return numbers[:, self._order(tensors)] if self.numbers.ordered else numbers
+        return numbers[:, self._order(tensors)] if self.ordered else numbers
 
     def _scale(self, tensors: Mapping[str, Array]) -> Array:
         return tensors["weight_scale"]
