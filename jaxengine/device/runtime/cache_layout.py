@@ -109,16 +109,7 @@ def lay_out(cache: Sequence[Keeps], *, max_model_len: int, stages: Sequence[rang
         ConfigError: keys and values of one layer differ in size, or a layer reads or takes what is another stage's.
         ValueError: a layer declares pages twice, reads a layer that has none, or a state under another's name.
     """
-    shapes: dict[Paged, dict[int | None, list[int]]] = {}
-    for layer, keeps in enumerate(cache):
-        for paged in _only(keeps, Paged, layer):
-            if paged.value not in (0, paged.key):
-                raise ConfigError(
-                    f"layer {layer} of this model has keys of {paged.key} numbers a head and values of {paged.value}: pages hold "
-                    "such of one size, or latent vectors. A family whose values are smaller pads them"
-                )
-            window = None if paged.window is None or paged.window >= max_model_len else paged.window
-            shapes.setdefault(replace(paged, window=None), {}).setdefault(window, []).append(layer)
+    shapes = _by_shape(cache, max_model_len)
     everywhere = range(len(cache))
     pools: list[PoolLayout] = []
     of_layer: dict[int, CacheIndex] = {}
@@ -149,22 +140,7 @@ def lay_out(cache: Sequence[Keeps], *, max_model_len: int, stages: Sequence[rang
                 by_mesh=lanes if stages else (),
             )
         )
-    for layer, keeps in enumerate(cache):
-        for source in _only(keeps, Reads, layer):
-            if source.layer not in of_layer:
-                raise ValueError(f"layer {layer} reads what layer {source.layer} keeps, which has no pages")
-            if any((layer in stage) != (source.layer in stage) for stage in stages):
-                raise ConfigError(
-                    f"layer {layer} of this model reads what layer {source.layer} keeps, in another stage: give a "
-                    "pipeline_layer_partition that has them in one, or use tensor_parallel_size"
-                )
-            of_layer[layer] = of_layer[source.layer]
-    for stage in stages:
-        if any(isinstance(kept, Takes) for kept in cache[stage.start]):
-            raise ConfigError(
-                f"layer {stage.start} of this model attends to what layer {stage.start - 1} hands on, in another stage: give a "
-                "pipeline_layer_partition that has them in one, or use tensor_parallel_size"
-            )
+    _let_read(of_layer, cache, stages)
     of_keys: dict[int, PageIndex] = {}
     for kept, owners in _index_keys(cache).items():
         by_stage = [_within(owners, stage) for stage in stages or (everywhere,)]
@@ -189,6 +165,41 @@ def lay_out(cache: Sequence[Keeps], *, max_model_len: int, stages: Sequence[rang
         for layer, number in enumerate(numbers)
     )
     return CacheLayout(pools=tuple(pools) or (ACCOUNT,), indices=indices, states=states)
+
+
+def _by_shape(cache: Sequence[Keeps], max_model_len: int) -> dict[Paged, dict[int | None, list[int]]]:
+    """The layers that keep pages, by the shape of these and then by window."""
+    shapes: dict[Paged, dict[int | None, list[int]]] = {}
+    for layer, keeps in enumerate(cache):
+        for paged in _only(keeps, Paged, layer):
+            if paged.value not in (0, paged.key):
+                raise ConfigError(
+                    f"layer {layer} of this model has keys of {paged.key} numbers a head and values of {paged.value}: pages hold "
+                    "such of one size, or latent vectors. A family whose values are smaller pads them"
+                )
+            window = None if paged.window is None or paged.window >= max_model_len else paged.window
+            shapes.setdefault(replace(paged, window=None), {}).setdefault(window, []).append(layer)
+    return shapes
+
+
+def _let_read(of_layer: dict[int, CacheIndex], cache: Sequence[Keeps], stages: Sequence[range]) -> None:
+    """Let layers without pages of their own find those that they read; refuse what another stage keeps or hands on."""
+    for layer, keeps in enumerate(cache):
+        for source in _only(keeps, Reads, layer):
+            if source.layer not in of_layer:
+                raise ValueError(f"layer {layer} reads what layer {source.layer} keeps, which has no pages")
+            if any((layer in stage) != (source.layer in stage) for stage in stages):
+                raise ConfigError(
+                    f"layer {layer} of this model reads what layer {source.layer} keeps, in another stage: give a "
+                    "pipeline_layer_partition that has them in one, or use tensor_parallel_size"
+                )
+            of_layer[layer] = of_layer[source.layer]
+    for stage in stages:
+        if any(isinstance(kept, Takes) for kept in cache[stage.start]):
+            raise ConfigError(
+                f"layer {stage.start} of this model attends to what layer {stage.start - 1} hands on, in another stage: give a "
+                "pipeline_layer_partition that has them in one, or use tensor_parallel_size"
+            )
 
 
 def _index_keys(cache: Sequence[Keeps]) -> dict[IndexKeys, list[int]]:

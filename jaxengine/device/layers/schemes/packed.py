@@ -59,7 +59,7 @@ class Packed(Dense):
 
 
 def is_packed(weight: jax.Array) -> bool:
-    """Whether a parameter is a matrix in panels."""
+    """Whether a parameter is a matrix in panels: these have three axes and more, plain ones two (`packed_shape`)."""
     return weight.ndim > 2
 
 
