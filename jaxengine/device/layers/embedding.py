@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from flax import nnx
 
 from jaxengine.device.layers.adapters import AdapterSlots, AdapterSpec, TokenAdapterSlots
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.exchange import scatter_sum
 from jaxengine.device.layers.linear import Matrix
 from jaxengine.device.layers.schemes import TABLE
 from pallas_kernels import AdapterRows
@@ -42,14 +44,19 @@ class Embedding(Matrix):
     def __call__(self, tokens: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
         """`tokens [N]` -> `[N, E]` in the activation dtype; `adapters` says which one each goes through."""
         axes = [getattr(self, name).get_metadata()["axes"] for name in self.names]
-        look_up = self.context.layout.per_device(
-            self._look_up, inputs=(("tokens",), *axes), outputs=("tokens", "embed")
+        layout = self.context.layout
+        scatters = self._split and not layout.own_tokens
+        scatters &= tokens.ndim == 1 and layout.splits_stream(len(tokens), platform=self.context.platform)
+        look_up = layout.per_device(
+            partial(self._look_up, scatters=scatters),
+            inputs=(("tokens",), *axes),
+            outputs=("split_tokens" if scatters else "tokens", "embed"),
         )
         found: jax.Array = look_up(tokens, *self.arrays().values())
         found = found.astype(self.context.activation_dtype)
         if adapters is not None and self.looking is not None:
             found = self.looking.add(found, self._look_up_thin(tokens, adapters, self.looking), adapters)
-        return self.context.layout.constrain_stream(found, platform=self.context.platform)
+        return layout.constrain_stream(found, platform=self.context.platform)
 
     def logits(self, hidden: jax.Array, adapters: AdapterRows | None = None) -> jax.Array:
         """`hidden [R, E]` -> float32 `[R, V]`, split over the vocabulary as the table is; `adapters` as of tokens."""
@@ -61,10 +68,10 @@ class Embedding(Matrix):
             scores = self.scoring.add(scores, hidden, adapters)
         return context.layout.constrain(scores, ("tokens", self.vocab_axis))
 
-    def _look_up(self, tokens: jax.Array, *arrays: jax.Array) -> jax.Array:
+    def _look_up(self, tokens: jax.Array, *arrays: jax.Array, scatters: bool) -> jax.Array:
         parameters = dict(zip(self.arrays(), arrays, strict=True))
         of_each = self.shape[0] // self.context.layout.shards(self.vocab_axis)
-        return self._of_all(tokens, of_each, lambda numbers: self.scheme.rows(numbers, parameters))
+        return self._of_all(tokens, of_each, lambda numbers: self.scheme.rows(numbers, parameters), scatters=scatters)
 
     def _look_up_thin(self, tokens: jax.Array, adapters: AdapterRows, slots: TokenAdapterSlots) -> jax.Array:
         """`[N, R]`: of each token the row in its adapter's part of `inward`, where it has one."""
@@ -83,16 +90,24 @@ class Embedding(Matrix):
         found: jax.Array = look_up(tokens, adapters.adapters, slots.inward[...])
         return found
 
-    def _of_all(self, tokens: jax.Array, size: int, rows: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """`rows` of tokens, `[N, ...]`, of which a device has those of `size` tokens."""
-        if self.context.layout.mesh is None or self.vocab_axis != "vocab":
+    @property
+    def _split(self) -> bool:
+        """Whether devices have a part of the table each."""
+        return self.context.layout.mesh is not None and self.vocab_axis == "vocab"
+
+    def _of_all(
+        self, tokens: jax.Array, size: int, rows: Callable[[jax.Array], jax.Array], *, scatters: bool = False
+    ) -> jax.Array:
+        """`rows` of tokens, `[N, ...]`, of which a device has those of `size` tokens; `scatters` leaves it those it works on."""
+        if not self._split:
             return rows(tokens)
         # Each device adds the rows it has and zeros for the others: the sum is exact, one term of it is not zero.
         across = self.context.layout.across(self.vocab_axis)
         local = tokens - jax.lax.axis_index(across) * size
         mine = (local >= 0) & (local < size)
         found = rows(local)
-        return jax.lax.psum(jnp.where(mine[:, None], found, jnp.zeros((), found.dtype)), across)
+        added = jnp.where(mine[:, None], found, jnp.zeros((), found.dtype))
+        return scatter_sum(added, across) if scatters else jax.lax.psum(added, across)
 
 
 class LearnedPositions(nnx.Module):

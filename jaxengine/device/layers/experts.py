@@ -14,6 +14,7 @@ from flax import nnx
 from jaxengine.device.layers.activation import ACTIVATIONS, Gate, gated
 from jaxengine.device.layers.adapters import AdapterSpec, ExpertAdapterSlots, rows_by_group
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.exchange import scatter_sum
 from jaxengine.device.layers.expert_rows import Pairs, own_rows, sum_by_blocks, sum_by_rank
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.mlp import MLP, GatedMLP
@@ -160,6 +161,7 @@ class SparseMLP(nnx.Module):
         if self.scales is not None:
             weights *= self.scales[...].astype(weights.dtype)[experts]
         experts = jnp.where(step.real[:, None], experts, self.shape.count)
+        weights, experts = (context.layout.gather_stream(of, platform=context.platform) for of in (weights, experts))
         parts = self._parts
         rows = step.adapters
         adapted = [part.adapters for part in parts if part.adapters is not None and rows is not None]
@@ -193,7 +195,7 @@ class SparseMLP(nnx.Module):
         beside: jax.Array | None,
         *arrays: jax.Array,
     ) -> jax.Array:
-        """What this device's experts add for each token, `[N, E]`, summed over the devices: float32, or the device's own tokens.
+        """What this device's experts add for each token, `[N, E]`, summed over the devices, or of the device's own tokens.
 
         `x [N, E]`; `weights` and `experts [N, k]` of each token, an expert of no token's being `count`; with `adapters [N]` those
         that tokens go through; `beside [1, N, E]` of another sum; the arrays of matrices, and behind them of adapters.
@@ -223,8 +225,9 @@ class SparseMLP(nnx.Module):
         if layout.mesh is None:
             return mixed
         if splits:
-            return jax.lax.psum_scatter(mixed, layout.across("split_tokens"), scatter_dimension=0, tiled=True)
-        return jax.lax.psum(mixed, (*layout.across("experts"), *layout.across("expert_mlp")))
+            return scatter_sum(mixed, layout.across("split_tokens"))
+        across = (*layout.across("experts"), *layout.across("expert_mlp"))
+        return jax.lax.psum(mixed.astype(self.context.activation_dtype), across)
 
     def _splits(self, tokens: int) -> bool:
         """Whether sums of so many tokens go to the device that has their part of the residual stream, as `Linear`'s do."""

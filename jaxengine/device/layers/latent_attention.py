@@ -100,12 +100,14 @@ class LatentAttention(nnx.Module):
         latents = self.kv_down(x, step)
         kept = self.kv_norm(latents[:, : shape.rank])
         rotated = self._rotated(latents[:, None, shape.rank :], step)[:, 0]
-        latents = jnp.concatenate([kept, rotated], axis=-1)
+        latents = context.layout.gather_stream(jnp.concatenate([kept, rotated], axis=-1), platform=context.platform)
         low = x
         if self.q_down is not None and self.q_norm is not None:
             low = self.q_norm(self.q_down(x, step))
+            low = context.layout.gather_stream(low, platform=context.platform)
         index, keys = (None, None) if self.indexer is None else self.indexer(x, low, step)
-        queries = self.q(low, step).reshape(x.shape[0], shape.num_heads, shape.plain + shape.rotary_dim)
+        queries = self.q(low, step, gathered=self.q_down is not None)
+        queries = queries.reshape(x.shape[0], shape.num_heads, shape.plain + shape.rotary_dim)
         queries = context.layout.constrain(queries, HEADS)
         plain = self._by_head(queries[..., : shape.plain], self.keys[...], inward=True)
         rotary = self._rotated(queries[..., shape.plain :], step)

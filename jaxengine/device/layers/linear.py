@@ -71,8 +71,11 @@ class Linear(Matrix):
         super().__init__(in_size, out_size, axes=axes, context=context)
         self.bias = context.parameter((out_size,), axes[:1]) if bias else None
 
-    def __call__(self, x: jax.Array, step: Step | None) -> jax.Array:
-        """`step` says which sequence each of the `N` places is of; None outside of the layers, where nothing depends on it."""
+    def __call__(self, x: jax.Array, step: Step | None, *, gathered: bool = False) -> jax.Array:
+        """`step` says which sequence each of the `N` places is of; None outside of the layers, where nothing depends on it.
+
+        `gathered`: devices that split tokens have all of `x` each (`Layout.gather_stream`).
+        """
         if self.packed:
             return _packed_products(x, step, [self])[0]
         context, layout = self.context, self.context.layout
@@ -84,7 +87,9 @@ class Linear(Matrix):
             takes, gives = layout.rows_of_product(x.shape[0], self.axes, platform=context.platform)
             if self.scheme is DENSE and (takes, gives) == ("tokens", "split_tokens"):
                 return self._sum_by_token(x, step)
-            if in_axis == "embed":  # each device scales its own tokens and not what it gathered
+            if in_axis == "embed" and (
+                layout.own_tokens or not gathered
+            ):  # each device scales its own tokens and not what it gathered
                 x = layout.constrain_stream(x, platform=context.platform)
             if self.scheme is DENSE and not layout.own_tokens:  # others say what devices send each other
                 x = layout.constrain(x, (takes, in_axis))

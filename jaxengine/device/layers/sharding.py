@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from jaxengine.device.layers.exchange import gather, scatter_sum
 from jaxengine.errors import ConfigError
 
 DATA, EXPERT, TENSOR = "data", "expert", "tensor"
@@ -180,6 +182,15 @@ class Layout:
         split = self.splits_stream(tokens, platform=platform) and self.shards(axis) == 1
         return "split_tokens" if split else "tokens", axis
 
+    def gather_stream(self, x: jax.Array, *, platform: str) -> jax.Array:
+        """`x [N, ...]` with all tokens on every device, where each has its part of the residual stream."""
+        if self.own_tokens or not self.splits_stream(len(x), platform=platform):
+            return x
+        rest = ("embed",) * (x.ndim - 1)
+        gather_all = partial(gather, across=self.across("split_tokens"))
+        whole: jax.Array = self.per_device(gather_all, inputs=(("split_tokens", *rest),), outputs=("tokens", *rest))(x)
+        return whole
+
     def rows_of_product(self, rows: int, axes: tuple[str, str], *, platform: str) -> tuple[str, str]:
         """The axes of rows that a matrix `[out, in]` with these axes takes and gives, of so many tokens of the residual stream.
 
@@ -205,7 +216,7 @@ class Layout:
         """Multiply what each device has of `x [N, axis]` and `weight [E, axis]`, and sum products `[N, E]` where tokens are."""
 
         def of_device(x: jax.Array, weight: jax.Array) -> jax.Array:
-            return jax.lax.psum_scatter(product(x, weight), self.across(axis), scatter_dimension=0, tiled=True)
+            return scatter_sum(product(x, weight), self.across(axis))
 
         sums: jax.Array = self.per_device(
             of_device, inputs=(("tokens", axis), ("embed", axis)), outputs=("split_tokens", "embed")
@@ -282,7 +293,15 @@ def share_tokens(devices: Sequence[Any], *, data: int) -> Layout:
 
 
 def _mesh(devices: Sequence[Any], sizes: tuple[int, int, int]) -> Mesh:
-    return Mesh(np.asarray(devices).reshape(sizes), (DATA, EXPERT, TENSOR))
+    return Mesh(np.asarray(sorted(devices, key=_place)).reshape(sizes), (DATA, EXPERT, TENSOR))
+
+
+def _place(device: Any) -> tuple[int, ...]:
+    """Where a TPU's chip stands in its slice, row by row, and which core it is; of others nothing, so that they stay in order.
+
+    Rows and columns of devices (`exchange.py`) are neighbours then. Those of a host, as a slice lists them, are squares.
+    """
+    return (*reversed(device.coords), device.core_on_chip) if device.platform == "tpu" else ()
 
 
 def check_divisible(size: int, *, heads: int, kv_heads: int, mlp: int) -> None:

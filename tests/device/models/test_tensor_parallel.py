@@ -9,6 +9,8 @@ import re
 import numpy as np
 import pytest
 
+from jaxengine.device.layers import exchange
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.errors import ConfigError
 from tests.device.models.cases import FAMILIES, PROMPTS, Fixture
 from tests.device.models.paged import MIXED, PagedModel
@@ -39,6 +41,23 @@ def test_log_probabilities_do_not_depend_on_the_devices(place):
     found = PagedModel(fixture.config, fixture.tensors, devices=devices).logprobs(PROMPTS, seq=CHUNK)
     for here, there in zip(found, alone(case), strict=True):
         np.testing.assert_allclose(here, there, atol=ELSEWHERE.get(case, 2e-5) * fixture.spread, rtol=0)
+
+
+def test_devices_that_split_tokens_answer_as_one(monkeypatch):
+    """As a TPU's do: sums go to each token's device and tokens to all, along the rows and columns of four devices."""
+    asked = []
+
+    def splits(layout: Layout, tokens: int, *, platform: str) -> bool:
+        asked.append(layout.parallel and tokens % layout.shards("split_tokens") == 0)
+        return asked[-1]
+
+    monkeypatch.setattr(exchange, "ONE_STEP", 2)
+    monkeypatch.setattr(Layout, "splits_stream", splits)
+    fixture = Fixture.load("deepseek-v3")
+    found = PagedModel(fixture.config, fixture.tensors, devices=4).logprobs(PROMPTS, seq=4)
+    assert any(asked)
+    for here, there in zip(found, alone("deepseek-v3"), strict=True):
+        np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
 
 
 @pytest.mark.parametrize(

