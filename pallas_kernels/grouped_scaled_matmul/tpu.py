@@ -20,13 +20,12 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 from pallas_kernels.grouped_matmul.groups import group_of_row
-from pallas_kernels.grouped_scaled_matmul import tpu_few, tpu_float4, tpu_group_sums
+from pallas_kernels.grouped_scaled_matmul import tpu_few, tpu_float4, tpu_group_sums, tpu_order
 from pallas_kernels.grouped_scaled_matmul.tpu_matrix import (
-    OUTPUTS,
     Kept,
+    columns_at_once,
     each_columns,
     factor_bytes,
-    most_columns,
     outputs_of_block,
     read_together,
     taken_apart,
@@ -67,9 +66,10 @@ def supports(
         reason = tpu_float4.refused(group, count, zeros)
         if reason is not None:
             return reason
-    blocks = _vmem_bytes(weights, inputs, MOST_ROWS)
-    if blocks > chip.vmem_bytes * 3 // 4 or blocks + factor_bytes(scales, zeros, OUTPUTS) > chip.vmem_bytes * 7 // 8:
-        return f"a block of {OUTPUTS} outputs and {inputs} inputs does not fit {chip.vmem_bytes} bytes of VMEM"
+    wide = outputs_of_block(weights, pairs, chip)
+    blocks = _vmem_bytes(weights, wide, inputs, MOST_ROWS)
+    if blocks > chip.vmem_bytes * 3 // 4 or blocks + factor_bytes(scales, zeros, wide) > chip.vmem_bytes * 7 // 8:
+        return f"a block of {wide} outputs and {inputs} inputs does not fit {chip.vmem_bytes} bytes of VMEM"
     return None
 
 
@@ -92,14 +92,14 @@ def grouped_scaled_matmul(
     assert chip is not None  # `supports` has seen to it
     x = x.astype(compute)
     if taken_apart(weights, pairs, chip):
-        x = tpu_float4.ordered(x, chip)  # before rows are taken, as some are taken often
+        x = tpu_order.ordered(x, chip)  # before rows are taken, as some are taken often
     kept = Kept(group, scales.shape[1], read_together(scales), pairs, chip)
     factors = (scales,) if zeros is None else (scales, zeros)
     if taken_apart(weights, pairs, chip):
         fewest = tpu_group_sums.fitting(chip, kept, x, weights, rows, sizes, scales)
         if fewest is not None:
             return tpu_group_sums.multiply(chip, kept, jnp.dtype(dtype), *fewest, weights, sizes, scales)
-    if few := tpu_few.fitting(chip, x, weights, rows, sizes):
+    if few := tpu_few.fitting(chip, kept, x, weights, rows, sizes):
         return tpu_few.multiply(chip, kept, jnp.dtype(dtype), few[0], weights, sizes, few[1], *factors)
     groups, count = len(sizes), len(x if rows is None else rows)
     block = block_rows(count, groups)
@@ -139,7 +139,7 @@ def _multiply(
 ) -> jax.Array:
     """Blocks of rows `x [M, I]`, each times its group's matrix -> `[M, O]`; blocks that are not `used` hold anything."""
     (places, inputs), outputs = x.shape, factors[0].shape[2]
-    wide = outputs_of_block(outputs)
+    wide = outputs_of_block(weights, kept.pairs, chip)
 
     def of_rows(at: Any, number: Any, groups: Any, used: Any) -> tuple[Any, ...]:
         return jnp.minimum(number, used[0] - 1), 0
@@ -163,12 +163,12 @@ def _multiply(
                 *[pl.BlockSpec(shape, of_factors)] * len(factors),
             ],
             out_specs=pl.BlockSpec((block, wide), of_products),
-            scratch_shapes=kept.scratch(shape, len(factors)),
+            scratch_shapes=kept.scratch(weights, shape, len(factors)),
         ),
         out_shape=jax.ShapeDtypeStruct((places, outputs), dtype),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"),
-            vmem_limit_bytes=min(chip.vmem_bytes * 7 // 8, _vmem_bytes(weights, inputs, block) + 16 * MIB),
+            vmem_limit_bytes=min(chip.vmem_bytes * 7 // 8, _vmem_bytes(weights, wide, inputs, block) + 16 * MIB),
         ),
     )(group_of_block, used, x, weights, *factors)
 
@@ -188,6 +188,7 @@ def _kernel(groups: Any, used: Any, x: Any, weight: Any, *rest: Any, kept: Kept)
             products[:, own] = (found if factor is None else found * factor).astype(products.dtype)
 
 
-def _vmem_bytes(weights: Any, inputs: int, rows: int) -> int:
+def _vmem_bytes(weights: Any, wide: int, inputs: int, rows: int) -> int:
     """Of blocks, two of each that is copied while another is in use, and of what is bfloat16 at once."""
-    return 2 * OUTPUTS * weights.shape[1] + 4 * rows * inputs + 8 * rows * OUTPUTS + 4 * most_columns(weights) * inputs
+    made = 4 * columns_at_once(weights, wide) * inputs
+    return 2 * wide * weights.shape[1] + 4 * rows * inputs + 8 * rows * wide + made

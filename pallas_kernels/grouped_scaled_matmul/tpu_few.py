@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.grouped_scaled_matmul.tpu_matrix import Kept, each_columns, most_columns, outputs_of_block
+from pallas_kernels.grouped_scaled_matmul.tpu_matrix import Kept, columns_at_once, each_columns, outputs_of_block
 from pallas_kernels.take_rows import take_rows
 from pallas_kernels.tpu.chip import MIB, SIMULATED, Chip
 
@@ -28,14 +28,17 @@ LEAST_WINDOW, MOST_WINDOW, TILE = 64, 256, 16
 """Sorted rows that are multiplied at once, and those that a tile of bfloat16 has."""
 
 
-def fitting(chip: Chip, x: jax.Array, weights: jax.Array, rows: Any, sizes: jax.Array) -> tuple[jax.Array, Any] | None:
+def fitting(
+    chip: Chip, kept: Kept, x: jax.Array, weights: jax.Array, rows: Any, sizes: jax.Array
+) -> tuple[jax.Array, Any] | None:
     """Rows and which of them are taken, as `multiply` takes them; None: they are too many. Of many rows some are taken by XLA."""
     count = len(x if rows is None else rows)
     if count > (SIMULATED_ROWS if chip.name == SIMULATED else MOST_ROWS):
         return None
     if rows is not None and len(x) > MOST_TAKEN:
         x, rows = take_rows(x, rows, sizes.sum(), platform="tpu"), None
-    return (x, rows) if _vmem_bytes(weights, len(x), count) <= chip.vmem_bytes // 2 else None
+    needed = _vmem_bytes(kept, weights, len(x), count, taken=rows is not None)
+    return (x, rows) if needed <= chip.vmem_bytes // 2 else None
 
 
 def multiply(
@@ -103,7 +106,7 @@ def _call(
     window, places, dtype = settings
     used, *given = scalars
     outputs = factors[0].shape[2]
-    wide = outputs_of_block(outputs)
+    wide = outputs_of_block(weights, kept.pairs, chip)
     given_factors, shape, of_factors = kept.blocks(factors, wide)
     of_all = [] if window is not None else [pltpu.VMEM((len(x), wide), jnp.float32)]
     return pl.pallas_call(
@@ -119,7 +122,7 @@ def _call(
             ],
             out_specs=pl.BlockSpec((places, wide), lambda at, visit, *scalars: (0, at)),
             scratch_shapes=[
-                *kept.scratch(shape, len(factors)),
+                *kept.scratch(weights, shape, len(factors)),
                 pltpu.VMEM((places, wide), jnp.float32),
                 *of_all,
             ],
@@ -127,7 +130,10 @@ def _call(
         out_shape=jax.ShapeDtypeStruct((places, outputs), dtype),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"),
-            vmem_limit_bytes=min(chip.vmem_bytes * 7 // 8, _vmem_bytes(weights, len(x), places) + 16 * MIB),
+            vmem_limit_bytes=min(
+                chip.vmem_bytes * 7 // 8,
+                _vmem_bytes(kept, weights, len(x), places, taken=window is None) + 16 * MIB,
+            ),
         ),
     )(*given, x, where_it_lies(chip, weights), *given_factors)
 
@@ -183,12 +189,13 @@ def _kernel(
         products[...] = sums[...].astype(products.dtype)
 
 
-def _vmem_bytes(weights: Any, rows: int, places: int) -> int:
+def _vmem_bytes(kept: Kept, weights: Any, rows: int, places: int, *, taken: bool) -> int:
     """Of blocks, two of each that is copied while another is in use, of sums, and of what is bfloat16 at once."""
-    inputs, wide = weights.shape[1] * (2 if weights.dtype == jnp.uint8 else 1), outputs_of_block(weights.shape[2])
+    inputs = weights.shape[1] * (2 if weights.dtype == jnp.uint8 else 1)
+    wide = outputs_of_block(weights, kept.pairs, kept.chip)
     return (
         2 * wide * weights.shape[1]
         + 4 * rows * inputs
-        + (12 * places + 4 * rows) * wide
-        + 4 * most_columns(weights) * inputs
+        + (12 * places + 4 * rows * taken) * wide
+        + 4 * columns_at_once(weights, wide) * inputs
     )

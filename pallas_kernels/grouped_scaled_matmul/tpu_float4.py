@@ -67,7 +67,7 @@ def input_of_place(place: jax.Array) -> jax.Array:
 def matrix(kept: jax.Array, scales: Callable[[int], jax.Array] | None, group: int, chip: Chip) -> list[jax.Array]:
     """`kept` uint8 `[I / 2, B]` as tiles of bfloat16 that are `[I, B]` together, `less` times smaller.
 
-    `scales` gives the `words` `[1, B]` of a group; None: they are factors of something else.
+    `scales` gives the `words` of a group, `[8, B]` of equal rows; None: they are factors of something else.
     """
     apart = _float8_numbers if chip.name in FLOAT8_CHIPS else _four_numbers
     of_words = pltpu.bitcast(kept, jnp.int32)
@@ -134,12 +134,13 @@ def _factors(scales: Callable[[int], jax.Array], first: int, group: int, shape: 
     rows, columns = shape[0] // 2, shape[1]
     numbers, own = range(first // group, (first + TILE - 1) // group + 1), rows * min(group, TILE) // TILE
     if own % SUBLANES == 0:
-        pieces = [jnp.broadcast_to(scales(number), (own, columns)) for number in numbers]
-        return pltpu.bitcast(pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis=0), jnp.bfloat16)
+        pieces = [scales(number) for number in numbers for _ in range(own // SUBLANES)]
+        return pltpu.bitcast(jnp.concatenate(pieces, axis=0), jnp.bfloat16)
     row = lax.broadcasted_iota(jnp.int32, (rows, columns), 0)
-    found = jnp.broadcast_to(scales(numbers[0]), (rows, columns))
-    for number in numbers[1:]:
-        found = jnp.where(row >= (number - numbers[0]) * own, jnp.broadcast_to(scales(number), found.shape), found)
+    of_groups = (jnp.concatenate([scales(number)] * (rows // SUBLANES), axis=0) for number in numbers)
+    found = next(of_groups)
+    for number, of_group in enumerate(of_groups, start=1):
+        found = jnp.where(row >= number * own, of_group, found)
     return pltpu.bitcast(found, jnp.bfloat16)
 
 

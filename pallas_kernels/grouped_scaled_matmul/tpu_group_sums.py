@@ -28,8 +28,8 @@ FEW, MORE = 8, 16
 """Rows of a group that are multiplied at once."""
 MOST_FOR_FEW, MOST_FOR_MORE = 6, 16
 """Places for each group up to which that many do for nearly all: devices have half as many again as rows (`own_rows`)."""
-OUTPUTS = 1536, 512
-"""Of a block, so that there are few, and of those that are made at once."""
+MOST_AT_ONCE = 768, 512
+"""Outputs that are made at once."""
 
 
 def fitting(
@@ -46,7 +46,7 @@ def fitting(
         return None
     window = FEW if places <= MOST_FOR_FEW * groups else MORE
     many = rows is not None and len(x) > MOST_TAKEN
-    needed = _vmem_bytes(weights, scales, places if many else len(x), places, window)
+    needed = _vmem_bytes(kept, weights, scales, places if many else len(x), places, window)
     if places > MOST_FOR_MORE * groups or needed > chip.vmem_bytes // 2:
         return None
     if many:
@@ -83,7 +83,7 @@ def _call(
 ) -> jax.Array:
     used, *given = scalars
     places, outputs, most = len(given[-1]), scales.shape[2], len(given[0])
-    wide = _block(outputs)
+    wide = outputs_of_block(weights, kept.pairs, chip)
     [factors], shape, of_factors = kept.blocks((scales,), wide)
     own = _own_inputs(x.shape[1], kept.group)
     columns = pl.cdiv(wide, LANES)
@@ -111,7 +111,7 @@ def _call(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary", "arbitrary"),
             vmem_limit_bytes=min(
-                chip.vmem_bytes * 7 // 8, _vmem_bytes(weights, scales, len(x), places, window) + 24 * MIB
+                chip.vmem_bytes * 7 // 8, _vmem_bytes(kept, weights, scales, len(x), places, window) + 24 * MIB
             ),
         ),
     )(*given, x, own, where_it_lies(chip, weights), factors)
@@ -157,7 +157,7 @@ def _kernel(
     kept.lay_if_other(groups, visit, scales, wide, tpu_float4.FLOAT8_LESS)
 
     lanes = wide.shape[2]
-    at_once = OUTPUTS[1] if outputs % OUTPUTS[1] == 0 else lanes
+    at_once = next(size for size in (*MOST_AT_ONCE, lanes) if outputs % size == 0)
     registers = at_once // lanes
 
     @pl.loop(0, outputs // at_once)
@@ -191,13 +191,9 @@ def _own_inputs(inputs: int, group: int) -> jax.Array:
     return (group_of % SUBLANES == jnp.arange(SUBLANES)[:, None]).astype(jnp.float32)
 
 
-def _block(outputs: int) -> int:
-    return OUTPUTS[0] if outputs >= OUTPUTS[0] else outputs_of_block(outputs)
-
-
-def _vmem_bytes(weights: Any, scales: Any, rows: int, places: int, window: int) -> int:
+def _vmem_bytes(kept: Kept, weights: Any, scales: Any, rows: int, places: int, window: int) -> int:
     """Of blocks, two of each that is copied while another is in use, of rows as they are multiplied, and of sums."""
-    inputs, wide = 2 * weights.shape[1], _block(weights.shape[2])
+    inputs, wide = 2 * weights.shape[1], outputs_of_block(weights, kept.pairs, kept.chip)
     spread = (len(weights) + places // window) * window * SUBLANES
     return (
         2 * wide * weights.shape[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,11 @@ from pallas_kernels.grouped_scaled_matmul import tpu_float4
 from pallas_kernels.scaled_matmul.dense import floats
 from pallas_kernels.scaled_matmul.tpu_numbers import FLOAT4_CHIPS, less, numbers
 from pallas_kernels.storage import LANES, SUBLANES
-from pallas_kernels.tpu.chip import Chip
+from pallas_kernels.tpu.chip import SIMULATED, Chip
 
-OUTPUTS = 512
-"""Of a block."""
-COLUMNS, COLUMNS_OF_PAIRS = 256, 512
+OUTPUTS, OUTPUTS_BY_FLOAT8 = (512,), (1536, 1024, 512)
+"""Of a block. Those of float4 on chips with float8 are longer: nothing hides what the end of a block takes."""
+COLUMNS, COLUMNS_OF_PAIRS = (256,), (1024, 768, 512, 256)
 """Outputs that are made bfloat16 at once, of numbers of 8 and of 4 bits: these take longer to make than to multiply."""
 SUBLANES_OF_GROUPS = 8
 """Groups whose scales are read together where XLA lays groups out next to one another."""
@@ -64,6 +65,10 @@ class Kept:
     ) -> None:
         """Scales and zeros as `columns` needs them, to `wide`, where they are not the last step's."""
 
+        if self._lays(weight):
+            self.lay_if_other(groups, step, factors[0], wide[0], self._less(weight), tpu_float4.words)
+            return
+
         @pl.when(self._others(groups, step))
         def _() -> None:
             more = self._less(weight)
@@ -71,8 +76,16 @@ class Kept:
                 whole = floats(given[...]) * factor
                 found[...] = whole if found.dtype == jnp.float32 else tpu_float4.words(whole)
 
-    def lay_if_other(self, groups: Any, step: jax.Array, scales: Any, laid: Any, factor: float) -> None:
-        """Scales times `factor` to `laid [wide / 128, places, 128]`, where they are not the last step's.
+    def lay_if_other(
+        self,
+        groups: Any,
+        step: jax.Array,
+        scales: Any,
+        laid: Any,
+        factor: float,
+        form: Callable[[jax.Array], jax.Array] = lambda found: found,
+    ) -> None:
+        """The `form` of scales times `factor` to `laid [wide / 128, places, 128]`, where they are not the last step's.
 
         The `together` matrices' of one group of inputs lie one after the other; places behind the last group are 0.
         """
@@ -81,14 +94,33 @@ class Kept:
         @pl.when(self._others(groups, step))
         def _() -> None:
             for piece in range(laid.shape[0]):
-                own = floats(scales[:, :, piece * lanes : (piece + 1) * lanes]) * factor
+                own = form(floats(scales[:, :, piece * lanes : (piece + 1) * lanes]) * factor)
                 laid[piece, :used, :] = own.reshape(used, lanes)
-                laid[piece, used:, :] = jnp.zeros((laid.shape[1] - used, lanes), laid.dtype)
+                if used < laid.shape[1]:
+                    laid[piece, used:, :] = jnp.zeros((laid.shape[1] - used, lanes), laid.dtype)
 
     def of_groups(self, laid: Any, piece: Any, matrix: Any, first: int) -> jax.Array:
         """Of what `lay_if_other` has laid, eight groups of inputs of a matrix, from the `first` on: `[8, 128]`."""
-        start = first * self.together + matrix % self.together
-        return laid[piece, pl.ds(start, SUBLANES, stride=self.together), :]
+        return laid[piece, pl.ds(self._place(matrix, first), SUBLANES, stride=self.together), :]
+
+    def _of_group(self, laid: Any, own: Any, matrix: Any, number: int) -> jax.Array:
+        """The same of one group for outputs `own`, eight times: `[8, columns]`. Loads spread it, which costs no arithmetic."""
+        place, lanes = self._place(matrix, number), laid.shape[2]
+        pieces = [own.start // lanes + at for at in range(own.size // lanes)]
+        # Strides are of whole registers, and the interpreter knows none of 0.
+        if lanes < LANES or self.chip.name == SIMULATED:
+            rows = [jnp.broadcast_to(laid[piece, pl.ds(place, 1), :], (SUBLANES, lanes)) for piece in pieces]
+        else:
+            rows = [laid[piece, pl.ds(place, SUBLANES, stride=0), :] for piece in pieces]
+        return jnp.concatenate(rows, axis=1)
+
+    def _place(self, matrix: Any, group: int) -> Any:
+        """Where a matrix's scales of a group of inputs are laid."""
+        return group * self.together + matrix % self.together
+
+    def _lays(self, weight: Any) -> bool:
+        """Whether its scales are laid for `columns`."""
+        return self.count > 1 and taken_apart(weight, self.pairs, self.chip)
 
     def _others(self, groups: Any, step: jax.Array) -> jax.Array:
         """Whether scales that are read together are not those of the step before."""
@@ -118,15 +150,18 @@ class Kept:
                 yield part if self.count == 1 else part * tpu_float4.spread(row(scales, number), len(part))
 
         if taken_apart(weight, self.pairs, self.chip):
-            of_group = None if self.count == 1 else lambda number: row(scales, number)
+            of_group = None if self.count == 1 else functools.partial(self._of_group, scales, own, matrix)
             made = tpu_float4.matrix(weight[0, :, own], of_group, self.group, self.chip)
         else:
             made = list(parts())
         whole = made[0] if len(made) == 1 else jnp.concatenate(made, axis=0)
         return whole, row(scales, 0) if self.count == 1 else None
 
-    def scratch(self, shape: tuple[int, ...], factors: int) -> list[Any]:
+    def scratch(self, weight: Any, shape: tuple[int, int, int], factors: int) -> list[Any]:
         """`wide`: one scale of an output multiplies products, in float32; of others there are words."""
+        if self._lays(weight):
+            lanes = min(LANES, shape[2])
+            return [pltpu.VMEM((shape[2] // lanes, shape[0] * shape[1], lanes), jnp.int32)]
         of_scales = jnp.float32 if self.count == 1 else jnp.int32
         return [pltpu.VMEM(shape, dtype) for dtype in (of_scales, jnp.int32)[:factors]]
 
@@ -136,20 +171,23 @@ class Kept:
         return less(weight[0], self.chip)
 
 
-def outputs_of_block(outputs: int) -> int:
-    """Of so many."""
-    return OUTPUTS if outputs >= OUTPUTS else outputs // LANES * LANES or outputs
+def outputs_of_block(weights: Any, pairs: str, chip: Chip) -> int:
+    """Of matrices `[G, I, O]`: as many as leave the least of the last block empty."""
+    by_float8 = taken_apart(weights, pairs, chip) and chip.name in tpu_float4.FLOAT8_CHIPS
+    outputs = weights.shape[2]
+    fitting = [size for size in (OUTPUTS_BY_FLOAT8 if by_float8 else OUTPUTS) if size <= outputs]
+    return min(fitting, key=lambda size: -outputs % size, default=outputs // LANES * LANES or outputs)
 
 
-def most_columns(weights: Any) -> int:
-    """Outputs of them that are made bfloat16 at once, if there are as many."""
-    return COLUMNS_OF_PAIRS if weights.dtype == jnp.uint8 else COLUMNS
+def columns_at_once(weights: Any, outputs: int) -> int:
+    """How many of a block's outputs are made bfloat16 at once."""
+    sizes = COLUMNS_OF_PAIRS if weights.dtype == jnp.uint8 else COLUMNS
+    return next(size for size in (*sizes, min(LANES, outputs)) if outputs % size == 0)
 
 
 def each_columns(weights: Any, outputs: int) -> Callable[[Callable[[Any], None]], None]:
     """Calls with slices of so many outputs, one after the other."""
-    fitting = (size for size in (most_columns(weights), COLUMNS, min(LANES, outputs)) if outputs % size == 0)
-    columns = next(fitting)
+    columns = columns_at_once(weights, outputs)
 
     def call(function: Callable[[Any], None]) -> None:
         @pl.loop(0, outputs // columns)

@@ -20,7 +20,7 @@ from pallas_kernels.check import devices
 from pallas_kernels.dispatch import KernelUnsupported
 from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.grouped_scaled_matmul import OP as GROUPED
-from pallas_kernels.grouped_scaled_matmul import tpu_float4
+from pallas_kernels.grouped_scaled_matmul import tpu_float4, tpu_order
 from pallas_kernels.scaled_matmul import OP, tpu_float8, tpu_numbers
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
 from pallas_kernels.tpu.chip import Chip
@@ -71,9 +71,12 @@ KERNEL_CASES = tuple(
         dataclasses.replace(
             SCALED_CASES[8], name="scales laid out by matrix", sizes=(3, 0, 18, 1, 0, 0, 0, 40), behind=0
         ),
+        dataclasses.replace(
+            SCALED_CASES[8], name="float4 of a prompt", inputs=320, outputs=256, sizes=(70, 0, 50), behind=0
+        ),
     )
 )
-OFTEN = {"int4, zeros", "bytes", "float4", "lanes", "scales laid out by matrix", "many rows"}
+OFTEN = {"int4, zeros", "bytes", "float4", "lanes", "scales laid out by matrix", "float4 of a prompt", "many rows"}
 
 
 @pytest.mark.parametrize("op", [scaled_matmul, grouped_scaled_matmul], ids=lambda op: op.__name__)
@@ -180,6 +183,20 @@ def test_few_rows_are_taken_within_the_tpu_kernel(weight: str) -> None:
 
 
 @pytest.mark.parametrize("chip", ["v6e", "v5e"])
+def test_inputs_are_ordered_by_a_product_as_by_moves(chip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole blocks of columns and a rest; what is no number stays in its row."""
+    monkeypatch.setattr(tpu_order, "LEAST_ROWS", 1)
+    monkeypatch.setattr(tpu_order, "MOST_ROWS", 16)
+    of = Chip(chip, 1, vmem_bytes=0, smem_bytes=0, matrix_columns=256)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(20, 320)), jnp.bfloat16).at[7, 3].set(jnp.nan)
+    with checked_tpu():
+        found = np.asarray(tpu_order.ordered(x, of), np.float32)
+    expected = np.asarray(tpu_float4.ordered(x, of), np.float32)
+    rows = np.arange(20) != 7
+    np.testing.assert_array_equal(found[rows], expected[rows])
+
+
+@pytest.mark.parametrize("chip", ["v6e", "v5e"])
 def test_float4_becomes_the_same_bfloat16_on_every_chip(chip: str) -> None:
     """All sixteen numbers, in both halves of a byte."""
     of = Chip(chip, 1, vmem_bytes=0, smem_bytes=0, matrix_columns=256)
@@ -188,7 +205,7 @@ def test_float4_becomes_the_same_bfloat16_on_every_chip(chip: str) -> None:
 
     def kernel(kept: Any, scales: Any, found: Any) -> None:
         words = tpu_float4.words(scales[...] * tpu_float4.less(of))
-        tiles = tpu_float4.matrix(kept[...], lambda number: words[number : number + 1, :], 32, of)
+        tiles = tpu_float4.matrix(kept[...], lambda group: jnp.broadcast_to(words[group], (8, words.shape[1])), 32, of)
         found[...] = jnp.concatenate(tiles, axis=0)
 
     with checked_tpu():
