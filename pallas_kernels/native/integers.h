@@ -50,7 +50,7 @@ INLINE void sums_of_integers(const int8_t* weight, const int8_t* following, int6
 }
 
 template <int R, int Q, int LINES>
-NOT_INLINE void tile_of_integers(const Product& product, const int8_t* following, const Rounded* x, int64_t output, int64_t row) {
+INLINE void multiply_integers(const Product& product, const int8_t* following, const Rounded* x, int64_t output, int64_t row) {
   const int64_t x_stride = padded(product.inputs);
   int32_t found[R][Q];
   const int8_t* weight = static_cast<const int8_t*>(product.weight) + output * product.inputs;
@@ -71,6 +71,17 @@ NOT_INLINE void tile_of_integers(const Product& product, const int8_t* following
       product.out[(row + r) * product.outputs + output + q] = sum * scale.scale * product.scales[output + q];
     }
   }
+}
+
+template <int R, int Q, int LINES>
+NOT_INLINE void tile_of_integers(const Product& product, const int8_t* following, const Rounded* x, int64_t output, int64_t row) {
+  multiply_integers<R, Q, LINES>(product, following, x, output, row);
+}
+
+// Tiles of R rows one after the other, of outputs [first, last).
+template <int R>
+NOT_INLINE void tiles_of_integers(const Product& product, const Rounded* x, int64_t first, int64_t last, int64_t row) {
+  for (; first < last; first += INTEGER_OUTPUTS) multiply_integers<R, INTEGER_OUTPUTS, 0>(product, nullptr, x, first, row);
 }
 
 static void outputs_of_integers(const Product& product, int64_t first, int64_t last) {
@@ -111,8 +122,11 @@ static void outputs_of_integers(const Product& product, int64_t first, int64_t l
     }
     return;
   }
+  const int64_t whole = last - (last - first) % INTEGER_OUTPUTS;
   for (int64_t part = 0; part < rows.count; ++part) {
-    for (int64_t output = first; output < last; output += INTEGER_OUTPUTS) one_tile(output, part);
+    const auto tiles = rows.size(part) == INTEGER_ROWS ? tiles_of_integers<INTEGER_ROWS> : tiles_of_integers<INTEGER_ROWS - 1>;
+    tiles(product, x, first, whole, rows.start(part));
+    if (whole < last) one_tile(whole, part);
   }
 }
 #else
