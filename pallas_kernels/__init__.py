@@ -47,6 +47,7 @@ from pallas_kernels.take_rows import take_rows
 from pallas_kernels.threshold import threshold
 from pallas_kernels.write_kv import write_kv
 from pallas_kernels.write_latents import write_latents
+from pallas_kernels.zeros import zeros
 
 QUANTISED_CACHES = QUANTISED
 """The types of values of which caches have scales."""
@@ -94,4 +95,5 @@ __all__ = [
     "threshold",
     "write_kv",
     "write_latents",
+    "zeros",
 ]

@@ -30,7 +30,7 @@ from jaxengine.startup.group.join import join
 from jaxengine.startup.group.leading import LeadingGroup
 from jaxengine.startup.kv_cache import calibration_tokens
 from jaxengine.startup.model_plan import ModelPlan
-from jaxengine.startup.native import begin_native, refuse_native
+from jaxengine.startup.native import begin_native, native_linker, refuse_native
 from jaxengine.startup.outer_stores import OuterPlan, plan_outer_stores
 from jaxengine.startup.pool import SpacePlan, describe_cache
 from jaxengine.startup.prepare import Prepared, prepare
@@ -150,7 +150,7 @@ def _load(
             planned = plan_alike(group, prepared, cache=cache, pool=pool)
             if gained := describe_cache(model, planned):
                 progress.say("plan", gained)
-        state = loading.submit(allocate_state, planned.space)
+        state = loading.submit(allocate_state, planned.space, native_linker(model))
         grammars = make_grammars(config, text, vocab_size=planned.space.vocab_size)
         if prepare_grammars is not None and grammars is not None:
             loading.submit(prepare_grammars, grammars)

@@ -14,6 +14,7 @@
     row_attention.h attention within rows, of the same tiles
     sum_norm.h      the layer norm of a sum
     threshold.h     from which value on a row weighs enough
+    zeros.h         zeros that take no memory before they are asked for
     threads.h       how work is given to XLA's threads
     custom_call.h   XLA's calls by its C interface, which compiles faster than XLA's own header
 
@@ -46,6 +47,7 @@ FOLDER = Path(__file__).parent
     THRESHOLD,
     COPY,
     ADDRESSES,
+    ZEROS,
 ) = (
     "product_of_rows",
     "product_of_float32",
@@ -60,9 +62,10 @@ FOLDER = Path(__file__).parent
     "threshold_of_rows",
     "copies_of_arrays",
     "addresses_of_arrays",
+    "zeros_of_array",
 )
 SOURCES = {
-    "decoder.cc": (PRODUCT, ATTENTION, THRESHOLD, COPY, ADDRESSES),
+    "decoder.cc": (PRODUCT, ATTENTION, THRESHOLD, COPY, ADDRESSES, ZEROS),
     "float32.cc": (FLOAT32_PRODUCT, FLOAT32_ATTENTION),
     "int8.cc": (INT8_PRODUCT,),
     "scaled.cc": (SCALED_PRODUCT,),

@@ -3,6 +3,7 @@
 #include "attention_call.h"
 #include "product_call.h"
 #include "threshold.h"
+#include "zeros.h"
 
 namespace ffi = native::ffi;
 
@@ -49,6 +50,13 @@ ffi::Error find_addresses(ffi::RemainingArgs arrays, ffi::Result<ffi::AnyBuffer>
   return ffi::Error::Success();
 }
 
+// () -> out: zeros.
+ffi::Error zeros(ffi::Result<ffi::AnyBuffer> out) {
+  if (out->size_bytes() == 0) return ffi::Error::InvalidArgument("out is of another type, or empty");
+  native::make_zeros(out->untyped_data(), out->size_bytes());
+  return ffi::Error::Success();
+}
+
 }  // namespace
 
 XLA_CUSTOM_CALL(product_of_rows, native::multiply_call<native::Kind::bfloat16>)
@@ -60,3 +68,5 @@ XLA_CUSTOM_CALL(threshold_of_rows, find_thresholds)
 XLA_CUSTOM_CALL(copies_of_arrays, copy)
 
 XLA_CUSTOM_CALL(addresses_of_arrays, find_addresses)
+
+XLA_CUSTOM_CALL(zeros_of_array, zeros)

@@ -1,4 +1,4 @@
-// Runs what product.h, scaled.h, grouped.h, packed.h, sum_norm.h, threshold.h and both attentions do on threads of its own, compared with sums in double, for sanitizers to watch.
+// Runs what product.h, scaled.h, grouped.h, packed.h, sum_norm.h, threshold.h, zeros.h and both attentions do on threads of its own, compared with sums in double, for sanitizers to watch.
 
 #include <cmath>
 #include <cstdio>
@@ -14,6 +14,7 @@
 #include "scaled.h"
 #include "sum_norm.h"
 #include "threshold.h"
+#include "zeros.h"
 
 using namespace native;
 
@@ -366,6 +367,16 @@ static int check_threshold(int64_t size, int32_t target, float floor, bool weigh
   return wrong;
 }
 
+// What lies before and behind stays.
+static int check_zeros(size_t size) {
+  std::vector<char> bytes(size + 2, 7);
+  make_zeros(bytes.data() + 1, size);
+  int wrong = bytes.front() != 7 || bytes.back() != 7;
+  for (size_t i = 1; i <= size; ++i) wrong += bytes[i] != 0;
+  if (wrong) fprintf(stderr, "%zu zeros: %d wrong\n", size, wrong);
+  return wrong;
+}
+
 template <Kind kind>
 static int check_products() {
   int wrong = 0;
@@ -435,6 +446,7 @@ int main() {
       for (float floor : {-INFINITY, 0.25f}) wrong += check_threshold(size, target, floor, false) + check_threshold(size, target, floor, true);
     }
   }
+  for (size_t size : {0, 1000, 3 << 20, 40 << 20}) wrong += check_zeros(size);
   for (int64_t head_size : {20, 32, 80}) {
     wrong += check_rows(head_size, 2, 2, -1);
     wrong += check_rows(head_size, 4, 2, 70);

@@ -215,9 +215,13 @@ class Launcher:
             self.snapshots.arrays = moved[num_pools]
 
 
-def allocate_state(space: ProgramSpace) -> tuple[Cache, Slots]:
+def allocate_state(space: ProgramSpace, link: Callable[[bytes], None] | None = None) -> tuple[Cache, Slots]:
     """A zeroed cache and zeroed slots, each shard made on its own device.
 
-    The first time that this is called for a space it compiles: that belongs before the engine is ready.
+    The first time that this is called for a space it compiles: that belongs before the engine is ready. `link` registers what
+    the programs call, as `ProgramCache.link`.
     """
+    if link is not None:
+        for lowered in space.lowered_state:
+            link(lowered.as_text().encode())
     return jax.block_until_ready(space.zeroed_state())

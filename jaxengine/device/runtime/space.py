@@ -27,7 +27,7 @@ from jaxengine.device.runtime.media_space import MediaSpace
 from jaxengine.device.runtime.mesh_caches import joined, joined_states
 from jaxengine.device.runtime.program_kinds import CALLING, HEAVY, ProgramKind
 from jaxengine.device.runtime.sampling_shapes import SamplingShapes
-from jaxengine.device.runtime.state_structs import zeroed
+from jaxengine.device.runtime.state_structs import lowered_zeros, zeroed
 from jaxengine.device.sampling import Slots, slots_spec
 from pallas_kernels.native import calling
 from xla_cache import Program
@@ -284,10 +284,15 @@ class ProgramSpace:
         )
 
     @cached_property
+    def lowered_state(self) -> tuple[jax.stages.Lowered, ...]:
+        """What makes the empty cache of each mesh, that of the last one with empty slots."""
+        *caches, last = (view.cache_struct for view in self.views)
+        return tuple(lowered_zeros(like, self.native) for like in (*caches, (last, self.slots)))
+
+    @cached_property
     def zeroed_state(self) -> Callable[[], tuple[Cache, Slots]]:
         """The program that makes an empty cache and empty slots; it is compiled when this is first looked at."""
-        caches = [zeroed(view.cache_struct) for view in self.views[:-1]]
-        last = zeroed((self.views[-1].cache_struct, self.slots))
+        *caches, last = (lowered.compile() for lowered in self.lowered_state)
 
         def make() -> tuple[Cache, Slots]:
             cache, slots = last()

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.runtime.cache_layout import CacheLayout, StateLayout
 from jaxengine.device.runtime.media_space import MediaSpace
-from pallas_kernels import kv_page_shape, kv_storage_dtype, latent_page_shape
+from pallas_kernels import kv_page_shape, kv_storage_dtype, latent_page_shape, zeros
+from pallas_kernels.native import calling
 
 
 def pages(
@@ -79,7 +79,18 @@ def crossed(media: MediaSpace, *, platform: str, layout: Layout) -> jax.ShapeDty
 
 def zeroed(like: Any) -> Callable[[], Any]:
     """What makes zeros of the shapes, types and places of a tree of arrays or structs."""
+    return lowered_zeros(like).compile()
+
+
+def lowered_zeros(like: Any, native: str | None = None) -> jax.stages.Lowered:
+    """The same before it is compiled; it may call the libraries of `native` (`pallas_kernels.native`), on a CPU."""
     places = jax.tree.map(lambda leaf: leaf.sharding, like)
     structs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
-    make = jax.jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), structs), out_shardings=places)
-    return make.lower().compile()
+    platform = None if native is None else "cpu"
+
+    def make() -> Any:
+        with calling(native):
+            return jax.tree.map(lambda leaf: zeros(leaf.shape, leaf.dtype, platform=platform), structs)
+
+    lowered: jax.stages.Lowered = jax.jit(make, out_shardings=places).lower()
+    return lowered
