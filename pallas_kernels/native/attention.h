@@ -409,10 +409,12 @@ void attend(const Attention& a, int64_t threads, const Schedule& schedule) {
     const Split heads(a.kv_heads, tile.count * a.group() > ROWS ? 1 : larger(1, smaller(fit, enough)));
     for (int64_t part = 0; part < heads.count; ++part) tasks.push_back({&tile, heads.start(part), heads.start(part + 1)});
   }
-  in_parallel(tasks.size(), threads, schedule, [&](int64_t number) {
+  const int64_t count = tasks.size();
+  const auto follows = [&](int64_t number) { return number < count && !begins_run(number, count, threads); };
+  in_parallel(count, threads, schedule, [&](int64_t number) {
     Rounding rounding;
-    const Task* next = number + threads < static_cast<int64_t>(tasks.size()) ? &tasks[number + threads] : nullptr;
-    Attending<Value>(a, tasks[number], next).run(number >= threads);
+    const Task* next = follows(number + 1) ? &tasks[number + 1] : nullptr;
+    Attending<Value>(a, tasks[number], next).run(follows(number));
   });
 }
 

@@ -388,8 +388,27 @@ static int check_products() {
   return wrong + check<kind>(400, 1600, 5, 3);
 }
 
+// Every task is done once, by threads that come at once, late (`late`: when the caller has done them all), or not at all.
+static int check_tasks(int64_t count, int64_t threads, bool late) {
+  std::vector<std::atomic<int>> done(count);
+  std::vector<std::thread> pool;
+  std::vector<std::function<void()>> waiting;
+  in_parallel(count, threads, [&](auto&& task) { if (late) waiting.push_back(task); else pool.emplace_back(task); },
+              [&](int64_t number) { done[number] += 1; });
+  for (auto& task : waiting) task();
+  for (auto& thread : pool) thread.join();
+  int wrong = 0;
+  for (const auto& times : done) wrong += times != 1;
+  if (wrong) fprintf(stderr, "%ld tasks of %ld threads: %d not done once\n", long(count), long(threads), wrong);
+  return wrong;
+}
+
 int main() {
-  int wrong = check_products<Kind::bfloat16>() + check_products<Kind::float32>() + check_products<Kind::int8>();
+  int wrong = 0;
+  for (int64_t threads : {1, 2, 3, 8}) {
+    for (int64_t count : {0, 1, 2, 7, 1000}) wrong += check_tasks(count, threads, false) + check_tasks(count, threads, true);
+  }
+  wrong += check_products<Kind::bfloat16>() + check_products<Kind::float32>() + check_products<Kind::int8>();
   for (Number number : {Number::int4, Number::float4, Number::int8, Number::float8_e4m3, Number::float8_e5m2}) {
     for (int64_t rows : {1, 3, 4, 13}) {
       for (int64_t inputs : {1, 31, 99, 1600}) {
