@@ -8,6 +8,7 @@ python -m benchmarks.cpu_matmul --dtypes bfloat16 int8 --rows 1 2 8 32 128 512 2
 python -m benchmarks.cpu_matmul --dtypes bfloat16 int8 int4 fp8 fp8-blocks mxfp4 --rows 1 8 32 512
 python -m benchmarks.cpu_matmul --dtypes int4 q4_0 --rows 1 2 8 --before ../before/pallas_kernels/native
 python -m benchmarks.cpu_matmul --dtypes int4-packed --rows 1 2 4 --before ../before/pallas_kernels/native
+python -m benchmarks.cpu_matmul --dtypes int4-packed int8 bfloat16 --rows 1 8 --matrices head --before ../before/pallas_kernels/native
 
 Processor milliseconds of all threads for a matrix of `[3072, 1024]`, XLA's and the engine's own (`cpu_ms`, jax 0.10.2;
 `pallas_kernels/matmul/native.py`), on two cores of an EPYC with AVX-512 BF16 on which nothing else ran; reading the matrix in
@@ -74,8 +75,10 @@ MATRICES = {
     "o": (1024, 2048),
     "gate or up": (3072, 1024),
     "down": (1024, 3072),
+    "head": (151_936, 1024),
 }
 """Out and in, by name."""
+OF_LAYER = [name for name in MATRICES if name != "head"]
 
 SCALED = {
     "int4": 128,
@@ -106,7 +109,7 @@ def main() -> None:
     parser.add_argument(
         "--dtypes", nargs="+", default=["bfloat16", "int8"], choices=["bfloat16", "float32", "int8", *SCALED]
     )
-    parser.add_argument("--matrices", nargs="+", default=list(MATRICES), choices=list(MATRICES))
+    parser.add_argument("--matrices", nargs="+", default=OF_LAYER, choices=list(MATRICES))
     parser.add_argument("--bytes", type=int, default=128 << 20, help="of all copies of a matrix")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--before", type=Path, help="native/ of another commit, measured in place of XLA's products")
@@ -172,14 +175,14 @@ def measure(
 
 def made(dtype: str, generator: np.random.Generator, shape: tuple[int, int]) -> list[jax.Array]:
     """A matrix, with scales and zeros where it has some."""
-    integers = jnp.asarray(generator.integers(-127, 128, size=shape), jnp.int8)
+    integers = jnp.asarray(generator.integers(-127, 128, size=shape, dtype=np.int8))
     if dtype not in SCALED:
         scales = [jnp.ones(shape[0], jnp.float32)] if dtype == "int8" else []
         return [integers.astype(dtype), *scales]
     of_groups = (shape[1] // (SCALED[dtype] or shape[1]), shape[0])
     scales = jnp.full(of_groups, 0.01, jnp.bfloat16 if of_groups[0] > 1 else jnp.float32)
     if dtype in PAIRED:
-        bits = generator.integers(0, 256, size=(shape[0] // 2, shape[1])).astype(np.uint8)
+        bits = generator.integers(0, 256, size=(shape[0] // 2, shape[1]), dtype=np.uint8)
         pairs = jnp.asarray(packed(bits) if dtype == "int4-packed" else bits)
         return [pairs, scales, jnp.ones_like(scales)] if dtype in WITH_ZEROS else [pairs, scales]
     if dtype.startswith("q"):
