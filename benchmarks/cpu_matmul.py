@@ -8,7 +8,7 @@ python -m benchmarks.cpu_matmul --dtypes bfloat16 int8 --rows 1 2 8 32 128 512 2
 python -m benchmarks.cpu_matmul --dtypes bfloat16 int8 int4 fp8 fp8-blocks mxfp4 --rows 1 8 32 512
 python -m benchmarks.cpu_matmul --dtypes int4 q4_0 --rows 1 2 8 --before ../before/pallas_kernels/native
 python -m benchmarks.cpu_matmul --dtypes int4-packed --rows 1 2 4 --before ../before/pallas_kernels/native
-python -m benchmarks.cpu_matmul --dtypes int4-packed int8 bfloat16 --rows 1 8 --matrices head --before ../before/pallas_kernels/native
+python -m benchmarks.cpu_matmul --dtypes int4-packed --rows 1 8 --matrices head --before ../before/pallas_kernels/native
 
 Processor milliseconds of all threads for a matrix of `[3072, 1024]`, XLA's and the engine's own (`cpu_ms`, jax 0.10.2;
 `pallas_kernels/matmul/native.py`), on two cores of an EPYC with AVX-512 BF16 on which nothing else ran; reading the matrix in
