@@ -14,10 +14,6 @@ HOP_S = 1e-6
 HOST = (2, 2, 1)
 """Chips of a host along each axis."""
 
-SCATTERS = 8
-"""Chips up to which libtpu's compiler (0.0.42.1) keeps a reduce-scatter. For more it makes an all-reduce of which each chip takes
-its part, and what is gathered again comes on top."""
-
 CLOSED = {2: 16, 3: 4}
 """An axis of a slice is closed to a ring from so many chips on, by the number of axes; of three all are, or none."""
 
@@ -75,14 +71,13 @@ class Links:
                 part /= extent
         return max(shares.values(), default=0.0)
 
-    def sum_s(self, size: int, *, scattered: bool = False) -> float:
+    def sum_s(self, size: int) -> float:
         """Seconds for the sum of `size` bytes that each chip has: at least, by bytes or by hops.
 
-        `scattered`: of the sum each chip wants its part, and all parts later on, which is as much where it is compiled so.
+        To scatter a sum and gather it again later is as much.
         """
         hops = sum(2 * (extent // 2 if ring else extent - 1) for extent, ring in self._axes())
-        seconds = max(self.busiest * size / self.bandwidth, hops * HOP_S)
-        return 1.5 * seconds if scattered and math.prod(self.extents) > SCATTERS else seconds
+        return max(self.busiest * size / self.bandwidth, hops * HOP_S)
 
     def _axes(self) -> Iterator[tuple[int, bool]]:
         return ((extent, self._is_ring(axis)) for axis, extent in enumerate(self.extents))

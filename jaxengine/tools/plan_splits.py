@@ -108,8 +108,7 @@ def _stage_s(
     layers = share * roofline.floor(tokens, sampling=False)[0]
     head = roofline.floor(min(tokens, rows), sampling=True)[0]
     num_sums = 2 * part.config.num_layers
-    scattered = part.layout.splits_stream(tokens, platform=part.platform)
-    sums = share * num_sums * links.sum_s(tokens * sum_bytes(part) // num_sums, scattered=scattered)
+    sums = share * num_sums * links.sum_s(tokens * sum_bytes(part) // num_sums)
     return layers + head + sums, sums
 
 

@@ -281,9 +281,9 @@ def one_device(device: Any) -> Layout:
 
 
 def share_layers(devices: Sequence[Any], *, expert_parallel: bool = False) -> Layout:
-    """`devices`, in their order, share each layer: each has a part of every expert, or whole experts."""
+    """`devices` share each layer: each has a part of every expert, or whole experts. TPUs do so row by row of their slice."""
     sizes = (1, len(devices), 1) if expert_parallel else (1, 1, len(devices))
-    return Layout(_mesh(devices, sizes))
+    return Layout(_mesh(sorted(devices, key=_place), sizes))
 
 
 def share_tokens(devices: Sequence[Any], *, data: int) -> Layout:
@@ -293,15 +293,17 @@ def share_tokens(devices: Sequence[Any], *, data: int) -> Layout:
 
 
 def _mesh(devices: Sequence[Any], sizes: tuple[int, int, int]) -> Mesh:
-    return Mesh(np.asarray(sorted(devices, key=_place)).reshape(sizes), (DATA, EXPERT, TENSOR))
+    return Mesh(np.asarray(devices).reshape(sizes), (DATA, EXPERT, TENSOR))
 
 
 def _place(device: Any) -> tuple[int, ...]:
-    """Where a TPU's chip stands in its slice, row by row, and which core it is; of others nothing, so that they stay in order.
+    """Where a TPU's chip stands in its slice, and which core it is; of what stands nowhere nothing, so that it stays in order.
 
     Rows and columns of devices (`exchange.py`) are neighbours then. Those of a host, as a slice lists them, are squares.
     """
-    return (*reversed(device.coords), device.core_on_chip) if device.platform == "tpu" else ()
+    if device.platform != "tpu" or not hasattr(device, "coords"):  # one that is only described stands nowhere
+        return ()
+    return (*reversed(device.coords), device.core_on_chip)
 
 
 def check_divisible(size: int, *, heads: int, kv_heads: int, mlp: int) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +31,19 @@ def test_devices_share_every_expert_or_have_whole_ones(expert_parallel, experts,
     assert list(layout.mesh.devices.flat) == devices
     found = {axis: layout.shards(axis) for axis in ("heads", "mlp", "vocab", "experts", "expert_mlp", "embed")}
     assert found == {"heads": 4, "mlp": 4, "vocab": 4, "experts": experts, "expert_mlp": inner, "embed": 1}
+
+
+@dataclass(frozen=True)
+class Chip:
+    coords: tuple[int, int, int]
+    platform: str = "tpu"
+    core_on_chip: int = 0
+
+
+def test_tpus_share_layers_row_by_row_of_their_slice():
+    hosts = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (3, 0), (2, 1), (3, 1)]  # squares of two chips by two
+    layout = sharding.share_layers([Chip((x, y, 0)) for x, y in hosts])
+    assert [device.coords[:2] for device in layout.mesh.devices.flat] == [(x, y) for y in range(2) for x in range(4)]
 
 
 def test_two_axes_on_one_mesh_axis_are_an_error():
