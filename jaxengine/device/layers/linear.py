@@ -87,9 +87,8 @@ class Linear(Matrix):
             takes, gives = layout.rows_of_product(x.shape[0], self.axes, platform=context.platform)
             if self.scheme is DENSE and (takes, gives) == ("tokens", "split_tokens"):
                 return self._sum_by_token(x, step)
-            if in_axis == "embed" and (
-                layout.own_tokens or not gathered
-            ):  # each device scales its own tokens and not what it gathered
+            has_own = layout.own_tokens or not gathered
+            if in_axis == "embed" and has_own:  # each device scales its own tokens and not what it gathered
                 x = layout.constrain_stream(x, platform=context.platform)
             if self.scheme is DENSE and not layout.own_tokens:  # others say what devices send each other
                 x = layout.constrain(x, (takes, in_axis))
