@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -99,11 +100,16 @@ def test_what_does_not_fit_names_the_axis() -> None:
         sum_rows(np.ones((2, 4)), rows, places, weights)
 
 
-def reason(module: Any, monkeypatch: pytest.MonkeyPatch, *arrays: tuple[tuple[int, ...], str]) -> str | None:
-    """Why the kernel of `module` does not run on a v6e for arrays of these shapes and types."""
-    monkeypatch.setattr(module, "target_chip", lambda: V6E)
-    found: str | None = module.supports(*(jax.ShapeDtypeStruct(*each) for each in arrays))
-    return found
+@pytest.fixture
+def check_refused(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Check why the kernel of a module does not run on a v6e for arrays of some shapes and types; None: it does."""
+
+    def check(refused: str | None, module: Any, *arrays: tuple[tuple[int, ...], str]) -> None:
+        monkeypatch.setattr(module, "target_chip", lambda: V6E)
+        found = module.supports(*(jax.ShapeDtypeStruct(*each) for each in arrays))
+        assert found is None if refused is None else refused in str(found)
+
+    return check
 
 
 @pytest.mark.parametrize(
@@ -119,11 +125,10 @@ def reason(module: Any, monkeypatch: pytest.MonkeyPatch, *arrays: tuple[tuple[in
     ],
 )
 def test_a_kernel_sums_where_a_product_would_take_longer(
-    places: int, rows: int, dtype: str, refused: str | None, monkeypatch: pytest.MonkeyPatch
+    places: int, rows: int, dtype: str, refused: str | None, check_refused: Callable[..., None]
 ) -> None:
     given = ((places, 2048), "float32"), ((rows, 2048), dtype), ((rows,), "int32"), ((rows,), "float32")
-    found = reason(summing, monkeypatch, *given)
-    assert found is None if refused is None else refused in str(found)
+    check_refused(refused, summing, *given)
 
 
 @pytest.mark.parametrize(
@@ -137,10 +142,9 @@ def test_a_kernel_sums_where_a_product_would_take_longer(
     ],
 )
 def test_a_kernel_takes_many_rows_that_fit(
-    places: int, rows: int, dtype: str, refused: str | None, monkeypatch: pytest.MonkeyPatch
+    places: int, rows: int, dtype: str, refused: str | None, check_refused: Callable[..., None]
 ) -> None:
-    found = reason(taking, monkeypatch, ((places, 2048), dtype), ((rows,), "int32"), ((), "int32"))
-    assert found is None if refused is None else refused in str(found)
+    check_refused(refused, taking, ((places, 2048), dtype), ((rows,), "int32"), ((), "int32"))
 
 
 @pytest.mark.tpu_compile
