@@ -46,7 +46,8 @@ from tqdm import tqdm
 from benchmarks.cpu_matmul import SCALED
 from benchmarks.memory import read_bandwidth
 from jaxengine.bench import machine
-from jaxengine.startup.native import native_directory, register_native
+from jaxengine.startup.native import register_native
+from jaxengine.startup.native_libraries import native_directory
 from pallas_kernels import grouped_matmul, grouped_scaled_matmul
 from pallas_kernels.native import calling
 

@@ -72,7 +72,8 @@ from jaxengine.device.sampling import SampleInputs, Slots, Variant, sample, sett
 from jaxengine.device.sampling.rows import Rows
 from jaxengine.device.sampling.sampler import TPU_ROWS
 from jaxengine.device.sampling.slots import write_history
-from jaxengine.startup.native import native_directory, register_native
+from jaxengine.startup.native import register_native
+from jaxengine.startup.native_libraries import native_directory
 from pallas_kernels.native import THRESHOLD, calling
 from xla_cache.cycles import CYCLES, UNKNOWN
 from xla_cache.target import target

@@ -113,7 +113,8 @@ def own_log() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def native() -> str:
     """The registered library of C++ for the CPU, by its name: built once for all tests."""
-    from jaxengine.startup.native import native_directory, register_native
+    from jaxengine.startup.native import register_native
+    from jaxengine.startup.native_libraries import native_directory
     from xla_cache.library import NoCompilerError
 
     try:

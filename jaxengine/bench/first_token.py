@@ -25,10 +25,14 @@ def main() -> None:
     from jaxengine.collector import without_collection
 
     with without_collection():
+        from jaxengine.options.config import EngineConfig
+        from jaxengine.startup.native_ahead import begin_ahead
+
+        config = EngineConfig.from_options(**options)
+        begin_ahead(config)
         import jax
 
         from jaxengine.contract.sampling_params import SamplingParams
-        from jaxengine.options.config import EngineConfig
         from jaxengine.startup.build import build_engine
 
     imported = clock()
@@ -39,7 +43,7 @@ def main() -> None:
             events[event] += 1
 
     jax.monitoring.register_event_listener(count)
-    engine = build_engine(EngineConfig.from_options(**options))
+    engine = build_engine(config)
     ready = clock()
     [request] = engine.front.intake.prepare([list(range(64))], [SamplingParams(max_tokens=1, temperature=0.0)])
     engine.core.add(request)

@@ -55,6 +55,9 @@ def run(namespace: argparse.Namespace) -> int:
     check_files(source, target)
     check_name(engine_config.model.model)
 
+    from jaxengine.startup.native_ahead import begin_ahead
+
+    begin_ahead(engine_config)
     from jaxengine.startup.build import build_engine
 
     engine = build_engine(engine_config, check=partial(Formats.choose, server_config.api))

@@ -116,6 +116,9 @@ def _serve_here(listener: socket.socket, engine_config: EngineConfig, server_con
     def build() -> Front:
         from jaxengine.grammar.sources import GrammarSources
         from jaxengine.server.formats import Formats
+        from jaxengine.startup.native_ahead import begin_ahead
+
+        begin_ahead(engine_config)
         from jaxengine.startup.build import build_engine
 
         def prepare(grammars: GrammarSources) -> None:

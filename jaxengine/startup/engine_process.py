@@ -29,6 +29,7 @@ from jaxengine.grammar.sources import GrammarSources
 from jaxengine.host.engine.host import EngineHost
 from jaxengine.host.engine.loop import EngineLoop, Messages
 from jaxengine.startup.log import name_lines, show_log
+from jaxengine.startup.native_ahead import begin_ahead
 
 logger = logging.getLogger("jaxengine")
 
@@ -116,6 +117,7 @@ def live(descriptor: int, build: Callable[[Begin, Callable[[Event], None]], Work
 
 def _build(begin: Begin, emit: Callable[[Event], None]) -> EngineHost:
     with without_collection():
+        begin_ahead(begin.config)
         from jaxengine.startup.build import build_engine
 
     def prepare(grammars: GrammarSources) -> None:

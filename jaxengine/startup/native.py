@@ -1,114 +1,31 @@
-"""The CPU's own products and attention: built beside everything else of a start, and registered with XLA before the first program
-that calls them is compiled or loaded."""
+"""Whether a start's programs call the CPU's own products and attention, and what is begun for them."""
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
-
-import jax
 
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan
+from jaxengine.startup.native_libraries import (
+    MIN_WEIGHT_BYTES,
+    find_native,
+    known_identities,
+    known_native,
+    native_directory,
+)
 from jaxengine.startup.program_context import NATIVE
 from jaxengine.startup.progress import Progress
-from pallas_kernels.native import FOLDER, PACKED_PRODUCT, PRODUCT, SOURCES, SYMBOLS, calls, registered_name
-from xla_cache import Bundle, CacheError, LinkError, available_cores, default_directory
-from xla_cache.library import Library, Recipe, obtain_library
+from pallas_kernels.native import FOLDER, PACKED_PRODUCT, PRODUCT, SYMBOLS
+from xla_cache import Bundle, CacheError, LinkError
 
 logger = logging.getLogger("jaxengine")
 
-MIN_WEIGHT_BYTES, MIN_ENCODER_BYTES = 64 << 20, 32 << 20
-"""Of a model whose own products pay for being built once, and of one whose texts are multiplied whole."""
+MIN_ENCODER_BYTES = 32 << 20
+"""As `MIN_WEIGHT_BYTES`, of a model whose texts are multiplied whole."""
 
-
-class NativeLibraries:
-    """The libraries of one identity (`pallas_kernels.native`). Each is built when it is first asked for, in a thread beside."""
-
-    def __init__(self, recipe: Recipe, directory: Path | None, folder: Path = FOLDER) -> None:
-        """`directory` keeps them; None: nothing does."""
-        self.identity = recipe.identity
-        self._recipe = recipe
-        self._kept_in = directory
-        self._folder = folder
-        self._lock = threading.Lock()
-        self._building: dict[str, Future[Library]] = {}
-        self._registered: set[str] = set()
-
-    def begin(self, symbols: Iterable[str]) -> None:
-        """Load or build what has these custom calls, without waiting."""
-        with self._lock:
-            for source in _sources(symbols):
-                if source not in self._building:
-                    self._building[source] = self._threads.submit(self._obtain, source)
-
-    def register(self, symbols: Iterable[str]) -> bool:
-        """Wait for what has these custom calls, and register them. Whether any had to be built.
-
-        Raises:
-            CacheError: it cannot be built, kept or loaded.
-        """
-        symbols = tuple(symbols)
-        self.begin(symbols)
-        built = False
-        for source in _sources(symbols):
-            library = self._building[source].result()
-            built |= library.built
-            with self._lock:
-                if source not in self._registered:
-                    self._register(source, library)
-                    self._registered.add(source)
-        return built
-
-    def link(self, program: bytes) -> None:
-        """Register what a program calls that is about to be compiled or loaded (`pallas_kernels.native.calls`).
-
-        Raises:
-            LinkError: it cannot be.
-        """
-        try:
-            self.register(calls(program, self.identity))
-        except CacheError as error:
-            raise LinkError(str(error)) from error
-
-    @cached_property
-    def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(available_cores(), thread_name_prefix="native")
-
-    @cached_property
-    def _directory(self) -> Path:
-        if self._kept_in is not None:
-            return self._kept_in
-        self._nowhere = TemporaryDirectory()  # until the process ends
-        return Path(self._nowhere.name)
-
-    def _obtain(self, source: str) -> Library:
-        begun = time.perf_counter()
-        library = obtain_library(self._folder / source, self._directory, self._recipe)
-        if library.built:
-            logger.info("native: %s was built in %.1f s", source, time.perf_counter() - begun)
-        return library
-
-    def _register(self, source: str, library: Library) -> None:
-        for symbol in SOURCES[source]:
-            capsule = jax.ffi.pycapsule(getattr(library.symbols, symbol))
-            jax.ffi.register_ffi_target(registered_name(symbol, self.identity), capsule, platform="cpu")
-
-
-def _sources(symbols: Iterable[str]) -> list[str]:
-    wanted = set(symbols)
-    return [source for source, own in SOURCES.items() if wanted.intersection(own)]
-
-
-_libraries: dict[str, NativeLibraries] = {}
 _refused: set[str] = set()
-_finding = threading.Lock()
 
 
 def obtain_native(
@@ -152,37 +69,21 @@ def _warn(error: Exception) -> None:
     )
 
 
-def native_directory() -> Path:
-    """Where libraries are kept: beside the store of programs."""
-    return default_directory().with_name("native")
-
-
-def find_native(directory: Path | None, folder: Path = FOLDER) -> NativeLibraries:
-    """The libraries that the sources of `folder` become here.
-
-    Raises:
-        CacheError: there is no compiler.
-    """
-    recipe = Recipe.of(folder)
-    with _finding:
-        return _libraries.setdefault(recipe.identity, NativeLibraries(recipe, directory, folder))
-
-
 def begin_native(model: ModelPlan) -> None:
     """Begin to build what every such model's programs call; they say what else when they are traced."""
     if model.native is not None:
-        _libraries[model.native].begin([PACKED_PRODUCT if model.config.whole_rows else PRODUCT])
+        known_native(model.native).begin([PACKED_PRODUCT if model.config.whole_rows else PRODUCT])
 
 
 def native_linker(model: ModelPlan) -> Callable[[bytes], None] | None:
     """What registers the libraries that a model's programs call, of `ProgramCache.link`; None of one whose programs call none."""
-    return None if model.native is None else _libraries[model.native].link
+    return None if model.native is None else known_native(model.native).link
 
 
 def refuse_native(error: LinkError) -> None:
     """Warn that libraries cannot be built; no program of this process that is traced from now on calls them."""
     _warn(error)
-    _refused.update(_libraries)
+    _refused.update(known_identities())
 
 
 def register_native(directory: Path, folder: Path = FOLDER, symbols: Iterable[str] = SYMBOLS) -> tuple[str, bool]:

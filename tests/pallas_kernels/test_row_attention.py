@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.startup.native import native_directory, register_native
+from jaxengine.startup.native import register_native
+from jaxengine.startup.native_libraries import native_directory
 from pallas_kernels import KernelUnsupported, Relative, row_attention
 from pallas_kernels.check import devices
 from pallas_kernels.native import ROW_ATTENTION, calling

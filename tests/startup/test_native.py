@@ -13,6 +13,7 @@ import pytest
 from jaxengine.device.runtime.target import find_target
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup import native as subject
+from jaxengine.startup import native_libraries
 from jaxengine.startup.model_plan import ModelPlan, plan_model
 from jaxengine.startup.native import obtain_native
 from jaxengine.startup.program_context import NATIVE, program_context
@@ -51,7 +52,7 @@ def test_a_small_model_builds_nothing(tmp_path, monkeypatch):
     size = sum(struct.size * struct.dtype.itemsize for struct in model.parameters.values())
     monkeypatch.setattr(subject, "find_native", lambda directory: SimpleNamespace(identity=str(directory)))
     monkeypatch.setattr(subject, "MIN_WEIGHT_BYTES", size)
-    assert obtain_native(config, model, Progress()) == str(subject.native_directory())
+    assert obtain_native(config, model, Progress()) == str(native_libraries.native_directory())
     monkeypatch.setattr(subject, "MIN_WEIGHT_BYTES", size + 1)
     assert obtain_native(config, model, Progress()) is None
 
@@ -92,7 +93,7 @@ def test_a_program_that_calls_them_is_loaded_by_another_process(tmp_path, native
     child = """
 import sys, jax, jax.numpy as jnp
 from pathlib import Path
-from jaxengine.startup.native import find_native, native_directory
+from jaxengine.startup.native_libraries import find_native, native_directory
 from pallas_kernels import matmul
 from pallas_kernels.native import calling
 from xla_cache import Program, ProgramCache, Store, obtain
@@ -119,7 +120,7 @@ def test_what_cannot_be_built_is_said_when_a_program_calls_it_and_not_called_aga
     (tmp_path / "folder").mkdir()
     for source in SOURCES:
         (tmp_path / "folder" / source).write_text("#error not today\n")
-    libraries = subject.find_native(tmp_path / "kept", tmp_path / "folder")
+    libraries = native_libraries.find_native(tmp_path / "kept", tmp_path / "folder")
     libraries.link(b"calls of nobody")
     with pytest.raises(LinkError, match="not today") as raised:
         libraries.link(f"custom_call @{registered_name(PRODUCT, libraries.identity)}".encode())
@@ -138,7 +139,7 @@ def test_only_what_is_called_is_built(tmp_path, monkeypatch):
         (tmp_path / "folder" / source).write_text(
             "".join(f'extern "C" int {name}() {{ return 0; }}\n' for name in symbols)
         )
-    libraries = subject.find_native(tmp_path / "kept", tmp_path / "folder")
+    libraries = native_libraries.find_native(tmp_path / "kept", tmp_path / "folder")
     registered: list[str] = []
     monkeypatch.setattr("jax.ffi.register_ffi_target", lambda name, *arguments, **options: registered.append(name))
     libraries.link(f"custom_call @{registered_name(ATTENTION, libraries.identity)}".encode())
@@ -149,4 +150,4 @@ def test_only_what_is_called_is_built(tmp_path, monkeypatch):
 
 def test_the_library_lies_beside_the_programs(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXENGINE_CACHE_DIR", str(tmp_path))
-    assert subject.native_directory() == tmp_path / "native"
+    assert native_libraries.native_directory() == tmp_path / "native"

@@ -77,7 +77,8 @@ def kernels(quick: bool, after: int) -> Lines:
     """Every case of every op on this device, from number `after` on."""
     import jax
 
-    from jaxengine.startup.native import native_directory, register_native
+    from jaxengine.startup.native import register_native
+    from jaxengine.startup.native_libraries import native_directory
     from pallas_kernels.testing.conformance import judge, trials
     from xla_cache.library import NoCompilerError
 
