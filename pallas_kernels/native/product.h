@@ -74,6 +74,13 @@ struct Product {
   void* prepared_rows() const { return row_scales() + rows; }
 };
 
+// Rows from `used` on are padding, of zeros.
+inline void leave_padding(Product& product, int64_t used) {
+  const int64_t rows = smaller(larger(used, 0), product.rows);
+  memset(product.out + rows * product.outputs, 0, (product.rows - rows) * product.outputs * sizeof(float));
+  product.rows = rows;
+}
+
 inline int64_t prepared_bytes(Kind kind, int64_t rows, int64_t inputs) {
   if (kind != Kind::int8) return rows * padded(inputs) * sizeof(float);
   return rows * (sizeof(RowScale) + padded(inputs) * sizeof(int16_t));

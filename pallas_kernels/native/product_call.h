@@ -42,9 +42,7 @@ ffi::Error multiply_call(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0<f
     product.x = x.untyped_data(), product.weight = weight.untyped_data();
     product.scales = static_cast<const float*>(scales.untyped_data());
     product.out = static_cast<float*>(out.untyped_data()), product.prepared = at_line(scratch.untyped_data());
-    const int64_t rows = smaller(larger(*used.typed_data(), 0), product.rows);
-    memset(product.out + rows * product.outputs, 0, (product.rows - rows) * product.outputs * sizeof(float));
-    product.rows = rows;
+    leave_padding(product, *used.typed_data());
   }
   if (products[0].rows == 0) return ffi::Error::Success();
   multiply<KIND>(products.data(), count, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });

@@ -29,10 +29,10 @@ bool number_of(ffi::DataType type, bool float4, native::Number& number) {
   }
 }
 
-// (x, weights..., scales..., zeros...) -> (outs..., scratch): the products of x with each weight, which are of one type, all with scales
-// or all without. `float4`: what numbers of 4 bits are, if they are no integers.
-ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::RemainingArgs weights, ffi::RemainingRets outs,
-                           int64_t group, bool float4) {
+// (x, used, weights..., scales..., zeros...) -> (outs..., scratch): the products of x with each weight, which are of one type, all with
+// scales or all without. Rows from `used` on get zeros. `float4`: what numbers of 4 bits are, if they are no integers.
+ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0<ffi::S32> used, ffi::RemainingArgs weights,
+                           ffi::RemainingRets outs, int64_t group, bool float4) {
   const size_t count = weights.size() / 3;
   if (count == 0 || weights.size() != 3 * count || outs.size() != count + 1) {
     return ffi::Error::InvalidArgument("each weight must have scales, zeros, perhaps none, and an out; scratch comes last");
@@ -79,7 +79,9 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Remainin
     if (!fits) return ffi::Error::InvalidArgument("types or extents of x, weight, scales, zeros, out or scratch do not fit");
     product.x = x.untyped_data(), product.weight = weight.untyped_data(), product.scales = nullptr;
     product.out = static_cast<float*>(out.untyped_data()), product.prepared = native::at_line(scratch.untyped_data());
+    native::leave_padding(product, *used.typed_data());
   }
+  if (products[0].rows == 0) return ffi::Error::Success();
   native::multiply_scaled(products.data(), all.data(), static_cast<int64_t>(count), pool.num_threads(),
                           [&](auto&& task) { pool.Schedule(std::move(task)); });
   return ffi::Error::Success();

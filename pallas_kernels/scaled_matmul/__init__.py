@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from pallas_kernels.checks import check_equal, check_rank
+from pallas_kernels.checks import check_equal, check_int32, check_rank
 from pallas_kernels.dispatch import AUTO, Op
 from pallas_kernels.scaled_matmul.packed import is_packed, plain_shape, unpacked
 
@@ -54,6 +54,7 @@ def scaled_matmul(
     pairs: str = "int4",
     round_rows: bool = False,
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
+    used: jax.Array | None = None,
     backend: str = AUTO,
     platform: str | None = None,
 ) -> jax.Array:
@@ -72,6 +73,8 @@ def scaled_matmul(
         pairs: of `PAIRS`, what two numbers to a byte are.
         round_rows: rows may be rounded to float8 instead, each over a scale of its own, where that is faster.
         precision: of the products.
+        used: int32 `[]`, of an `x [N, I]`: rows behind so many are padding. What these get means nothing, and is finite where
+            the matrix is and `x` is.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
 
@@ -82,13 +85,14 @@ def scaled_matmul(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
-    _check(x, weight, scales, zeros, group=group, pairs=pairs)
+    _check(x, weight, scales, zeros, used, group=group, pairs=pairs)
     options = {
         "group": group,
         "compute": compute,
         "pairs": pairs,
         "round_rows": round_rows,
         "precision": precision,
+        "used": used,
     }
     if is_packed(weight):
         chosen = OP.choose(platform, x, weight, scales, zeros, **options) if backend == AUTO else backend
@@ -108,6 +112,7 @@ def scaled_matmul_each(
     pairs: str = "int4",
     round_rows: bool = False,
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
+    used: jax.Array | None = None,
     backend: str = AUTO,
     platform: str | None = None,
 ) -> tuple[jax.Array, ...]:
@@ -119,7 +124,7 @@ def scaled_matmul_each(
     """
     check_equal("weights, scales and zeros", weights=len(weights), scales=len(scales), zeros=len(zeros))
     for weight, of_groups, subtracted in zip(weights, scales, zeros, strict=True):
-        _check(x, weight, of_groups, subtracted, group=group, pairs=pairs)
+        _check(x, weight, of_groups, subtracted, used, group=group, pairs=pairs)
     results: tuple[jax.Array, ...] = EACH.run(
         backend,
         platform,
@@ -132,13 +137,21 @@ def scaled_matmul_each(
         pairs=pairs,
         round_rows=round_rows,
         precision=precision,
+        used=used,
         platform=platform,
     )
     return results
 
 
 def _check(
-    x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, *, group: int, pairs: str
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    used: jax.Array | None,
+    *,
+    group: int,
+    pairs: str,
 ) -> None:
     plain = jax.ShapeDtypeStruct(plain_shape(weight.shape), weight.dtype)
     check_rank(weight=(plain, "O I"), scales=(scales, "Q O"))
@@ -147,6 +160,9 @@ def _check(
     check_groups(weight, scales, zeros, group=group, inputs=plain.shape[1], pairs=pairs)
     if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
+    if used is not None:
+        check_int32(used=used)
+        check_equal("axes", used=used.ndim + 2, x=x.ndim)
 
 
 def numbers_to_a_byte(weight: jax.Array) -> int:

@@ -97,6 +97,7 @@ def scaled_matmul(
     pairs: str,
     round_rows: bool,
     precision: jax.lax.Precision,
+    used: jax.Array | None = None,
 ) -> jax.Array:
     """See the op's contract. The matrix is not rounded."""
     rows = x.reshape(-1, x.shape[-1]).astype(compute)

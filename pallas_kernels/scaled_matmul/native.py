@@ -48,9 +48,10 @@ def scaled_matmul(
     pairs: str,
     round_rows: bool,
     precision: jax.lax.Precision,
+    used: jax.Array | None = None,
 ) -> jax.Array:
     """See the op's contract. `precision` changes nothing: products are never rounded."""
-    return products(x, (weight,), (scales,), (zeros,), group=group, compute=compute, pairs=pairs)[0]
+    return products(x, (weight,), (scales,), (zeros,), group=group, compute=compute, pairs=pairs, used=used)[0]
 
 
 def products(
@@ -62,8 +63,12 @@ def products(
     group: int,
     compute: DTypeLike,
     pairs: str,
+    used: jax.Array | None = None,
 ) -> tuple[jax.Array, ...]:
-    """`x` times each of the weights, which are of one type, all with zeros or all without, in one call."""
+    """`x` times each of the weights, which are of one type, all with zeros or all without, in one call.
+
+    Rows that are not `used` get zeros.
+    """
     inputs, of_weights = x.shape[-1], weights[0].dtype
     rows = x.reshape(-1, inputs).astype(compute)
     factors, subtracted = zip(*map(_as_kept, scales, zeros), strict=True)
@@ -72,7 +77,8 @@ def products(
         jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, of_weights, group),), jnp.uint8),
     )
     call: Any = jax.ffi.ffi_call(native.call_name(native.SCALED_PRODUCT) or "", results)
-    *sums, _ = call(rows, *weights, *factors, *subtracted, group=group, float4=pairs != "int4")
+    count = jnp.int32(len(rows)) if used is None else used
+    *sums, _ = call(rows, count, *weights, *factors, *subtracted, group=group, float4=pairs != "int4")
     found = [
         each * floats(of_outputs[0]) if len(of_outputs) == 1 else each
         for each, of_outputs in zip(sums, scales, strict=True)

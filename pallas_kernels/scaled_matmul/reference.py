@@ -27,6 +27,7 @@ def scaled_matmul(
     pairs: str,
     round_rows: bool,
     precision: jax.lax.Precision,
+    used: jax.Array | None = None,
 ) -> jax.Array:
     """See the op's contract, but for the rounding of the matrix."""
     group_of_input = jnp.arange(weight.shape[1]) // group

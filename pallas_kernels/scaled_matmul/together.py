@@ -41,7 +41,8 @@ def scaled_matmul_each(
     group: int,
     compute: DTypeLike,
     pairs: str,
+    used: jax.Array | None,
     **options: Any,
 ) -> tuple[jax.Array, ...]:
     """See the op's contract."""
-    return native.products(x, weights, scales, zeros, group=group, compute=compute, pairs=pairs)
+    return native.products(x, weights, scales, zeros, group=group, compute=compute, pairs=pairs, used=used)

@@ -64,6 +64,7 @@ def scaled_matmul(
     pairs: str,
     round_rows: bool,
     precision: jax.lax.Precision,
+    used: jax.Array | None = None,
 ) -> jax.Array:
     """See the op's contract."""
     chip = target_chip()

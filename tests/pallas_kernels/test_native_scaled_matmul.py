@@ -138,6 +138,21 @@ def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
     np.testing.assert_array_equal(product(native, case, "native", x[chosen], *rest), whole[chosen])
 
 
+@pytest.mark.parametrize("used", [0, 1, 9, 70, 71])
+@pytest.mark.parametrize("case", [LONG_FLOAT4, CASES[-4], CASES[-3]], ids=str)
+def test_rows_that_are_not_used_are_not_multiplied(native: str, case: ScaledCase, used: int) -> None:
+    """More than there are is all; what is not a number in the padding harms nobody."""
+    x, weight, scales, zeros = (*case.arguments(), None)[:4]
+    whole = product(native, case, "native", x, weight, scales, zeros)
+    multiply = functools.partial(scaled_matmul_each, **case.options(), platform="cpu")
+    with calling(native):
+        (found,) = jax.jit(lambda x, used: multiply(x, [weight], [scales], [zeros], used=used))(
+            jnp.asarray(x).at[used:].set(np.nan), jnp.int32(used)
+        )
+    np.testing.assert_array_equal(found[:used], whole[:used])
+    np.testing.assert_array_equal(found[used:], 0.0)
+
+
 @pytest.mark.parametrize("case", [LONG_FLOAT4, *CASES[-4:]], ids=str)
 def test_matrices_of_one_input_give_together_what_each_gives(native: str, case: ScaledCase) -> None:
     """Of several sizes, of which one fills no tile."""
@@ -226,6 +241,6 @@ def test_what_it_does_not_multiply_it_names(native: str) -> None:
     call = jax.ffi.ffi_call(registered_name(SCALED_PRODUCT, native), results)
     x, nothing = jnp.ones((2, case.inputs), jnp.bfloat16), jnp.zeros(0, jnp.float32)
     with pytest.raises(jax.errors.JaxRuntimeError, match="scales, zeros, out or scratch do not fit"):
-        jax.block_until_ready(call(x, weight, scales[1:], nothing, group=16, float4=False))
+        jax.block_until_ready(call(x, jnp.int32(2), weight, scales[1:], nothing, group=16, float4=False))
     with pytest.raises(jax.errors.JaxRuntimeError, match="weight must be of uint8"):
-        jax.block_until_ready(call(x, weight.astype(jnp.int32), scales, nothing, group=16, float4=False))
+        jax.block_until_ready(call(x, jnp.int32(2), weight.astype(jnp.int32), scales, nothing, group=16, float4=False))

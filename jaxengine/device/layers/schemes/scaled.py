@@ -82,12 +82,20 @@ class Scaled(Numbers):
     def multiply(
         self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike, used: jax.Array | None = None
     ) -> jax.Array:
-        return self._multiply(x, matrix, dtype=dtype)
+        return self._multiply(x, matrix, dtype=dtype, used=used)
 
     def multiply_parts(self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike) -> jax.Array | None:
         return self._multiply(x, matrix, dtype=dtype, apart=True)
 
-    def _multiply(self, x: jax.Array, matrix: KeptMatrix, *, dtype: DTypeLike, apart: bool = False) -> jax.Array:
+    def _multiply(
+        self,
+        x: jax.Array,
+        matrix: KeptMatrix,
+        *,
+        dtype: DTypeLike,
+        used: jax.Array | None = None,
+        apart: bool = False,
+    ) -> jax.Array:
         """The product, or `apart` what each device adds to it."""
         parameters, axes, context = matrix.arrays, matrix.axes, matrix.context
         if self.ordered:
@@ -112,6 +120,7 @@ class Scaled(Numbers):
                 scales,
                 zeros,
                 group=min(group, x.shape[-1]),
+                used=None if layout.parallel else used,
                 **self._options(context),
             )
             if apart:
@@ -144,6 +153,7 @@ class Scaled(Numbers):
             [each[SCALE] for each in arrays],
             [each.get(ZERO) for each in arrays],
             group=self._group(x.shape[-1]),
+            used=used,
             **self._options(matrices[0].context),
         )
         return tuple(_times(product, each).astype(dtype) for product, each in zip(products, arrays, strict=True))
