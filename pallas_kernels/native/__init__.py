@@ -9,7 +9,7 @@
     pair_panel.h    their sums, of integers
     factors.h       scales and zeros of groups as they are kept; `factor_types.h` has what XLA calls their types
     grouped.h       the same by groups of rows, each with a matrix of its own; `panel.h` and `panel_tile.h` have its blocks
-    attention.h     attention over pages
+    attention.h     attention over pages; `write_kv.h` what new tokens write there
     packed.h        products with matrices that were packed as they were loaded; `lane_tile.h` has their tiles
     row_attention.h attention within rows, of the same tiles
     sum_norm.h      the layer norm of a sum
@@ -41,6 +41,8 @@ FOLDER = Path(__file__).parent
     GROUPED_PRODUCT,
     ATTENTION,
     FLOAT32_ATTENTION,
+    WRITE,
+    FLOAT32_WRITE,
     PACKED_PRODUCT,
     ROW_ATTENTION,
     SUM_NORM,
@@ -56,6 +58,8 @@ FOLDER = Path(__file__).parent
     "products_of_groups",
     "attention_of_rows",
     "attention_of_float32",
+    "write_of_tokens",
+    "write_of_float32",
     "products_of_packed",
     "attention_within_rows",
     "norm_of_sum",
@@ -65,8 +69,8 @@ FOLDER = Path(__file__).parent
     "zeros_of_array",
 )
 SOURCES = {
-    "decoder.cc": (PRODUCT, ATTENTION, THRESHOLD, COPY, ADDRESSES, ZEROS),
-    "float32.cc": (FLOAT32_PRODUCT, FLOAT32_ATTENTION),
+    "decoder.cc": (PRODUCT, ATTENTION, WRITE, THRESHOLD, COPY, ADDRESSES, ZEROS),
+    "float32.cc": (FLOAT32_PRODUCT, FLOAT32_ATTENTION, FLOAT32_WRITE),
     "int8.cc": (INT8_PRODUCT,),
     "scaled.cc": (SCALED_PRODUCT,),
     "grouped.cc": (GROUPED_PRODUCT,),

@@ -1,9 +1,10 @@
-// Attention over pages as a custom call of XLA, by what these hold.
+// Attention over pages, and what is written there, as a custom call of XLA, by what these hold.
 
 #pragma once
 
 #include "attention.h"
 #include "custom_call.h"
+#include "write_kv.h"
 
 namespace native {
 
@@ -46,6 +47,28 @@ ffi::Error attend_call(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer pa
   a.scale = scale, a.soft_cap = soft_cap, a.window = window;
   a.out = static_cast<float*>(out->untyped_data());
   attend<Value>(a, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
+  return ffi::Error::Success();
+}
+
+// (pages, keys, values, slots) -> the same pages
+template <typename Value>
+ffi::Error write_call(ffi::ThreadPool pool, ffi::AnyBuffer pages, ffi::AnyBuffer keys, ffi::AnyBuffer values, ffi::AnyBuffer slots,
+                      ffi::Result<ffi::AnyBuffer> out) {
+  const auto held = pages.dimensions(), shape = keys.dimensions();
+  if (held.size() != 4 || shape.size() != 3) return ffi::Error::InvalidArgument("pages must have four axes and keys three");
+  WriteKv<Value> of;
+  of.tokens = shape[0], of.kv_heads = shape[1], of.head_size = shape[2], of.places = held[0] * held[1];
+  const ffi::DataType type = pages.element_type();
+  const auto is_floats = [&](const ffi::AnyBuffer& buffer) {
+    return buffer.element_type() == ffi::DataType::F32 && buffer.element_count() == keys.element_count();
+  };
+  const bool known = sizeof(Value) == 4 ? type == ffi::DataType::F32 : type == ffi::DataType::U16 || type == ffi::DataType::BF16;
+  const bool fits = known && is_floats(keys) && is_floats(values) && is_int32(slots, 1) && slots.dimensions()[0] == of.tokens &&
+                    held[2] == 2 * of.kv_heads && held[3] == of.head_size && out->untyped_data() == pages.untyped_data();
+  if (!fits) return ffi::Error::InvalidArgument("types or extents of pages, keys, values or slots, or out lies elsewhere");
+  of.keys = static_cast<const float*>(keys.untyped_data()), of.values = static_cast<const float*>(values.untyped_data());
+  of.slots = static_cast<const int32_t*>(slots.untyped_data()), of.pages = static_cast<Value*>(out->untyped_data());
+  write_kv(of, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
   return ffi::Error::Success();
 }
 

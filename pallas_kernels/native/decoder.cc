@@ -63,6 +63,8 @@ XLA_CUSTOM_CALL(product_of_rows, native::multiply_call<native::Kind::bfloat16>)
 
 XLA_CUSTOM_CALL(attention_of_rows, native::attend_call<uint16_t>, "scale", "soft_cap", "window")
 
+XLA_CUSTOM_CALL(write_of_tokens, native::write_call<uint16_t>)
+
 XLA_CUSTOM_CALL(threshold_of_rows, find_thresholds)
 
 XLA_CUSTOM_CALL(copies_of_arrays, copy)

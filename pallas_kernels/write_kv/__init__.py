@@ -12,8 +12,10 @@ from pallas_kernels.storage import check_pages_hold, check_scales, quantise, res
 OP = Op(
     "write_kv",
     # A GPU's scatter writes in place (pallas_kernels.check reads it from the compiled program): "gpu" is that.
-    backends={name: f"{__name__}.{'xla' if name == 'gpu' else name}" for name in ("reference", "xla", "tpu", "gpu")},
-    preferred={"tpu": ("tpu",)},
+    backends={
+        name: f"{__name__}.{'xla' if name == 'gpu' else name}" for name in ("reference", "xla", "native", "tpu", "gpu")
+    },
+    preferred={"cpu": ("native",), "tpu": ("tpu",)},
     portable="xla",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 
 from pallas_kernels import kv_storage_dtype, write_kv
 from pallas_kernels.check import pool_moves, pool_sized_moves
+from pallas_kernels.native import calling
 from pallas_kernels.storage import QUANTISED, join_heads, split_heads, to_float32
 from pallas_kernels.testing import WRITE_CASES, WriteCase
 from pallas_kernels.write_kv import OP
@@ -22,12 +24,9 @@ from tests.quick import QUICK
 
 @pytest.mark.parametrize("backend", OP.backends)
 @pytest.mark.parametrize("case", WRITE_CASES, ids=str)
-def test_tokens_lie_where_they_belong_and_nothing_else_changes(case: WriteCase, backend: str) -> None:
-    if backend == "tpu":
-        with checked_tpu():
-            check(case, backend, platform="tpu")
-    else:
-        check(case, backend, platform="cpu")
+def test_tokens_lie_where_they_belong_and_nothing_else_changes(case: WriteCase, backend: str, native: str) -> None:
+    with checked_tpu() if backend == "tpu" else nullcontext(), calling(native):
+        check(case, backend, platform="tpu" if backend == "tpu" else "cpu")
 
 
 @pytest.mark.parametrize("backend", ["reference", "xla"])
@@ -84,21 +83,20 @@ def assert_nearest(found: np.ndarray[Any, Any], values: np.ndarray[Any, Any], kv
 
 
 @pytest.mark.parametrize(
-    ("dtype", "num_tokens"),
-    [(dtype, 32) for dtype in ("bfloat16", "float16", "float32", "int8", "float8_e4m3fn", "float8_e5m2")]
-    + [("float32", 1), ("bfloat16", 1)],
+    ("backend", "dtype", "num_tokens"),
+    [("xla", dtype, 32) for dtype in ("bfloat16", "float16", "float32", "int8", "float8_e4m3fn", "float8_e5m2")]
+    + [("xla", "float32", 1), ("xla", "bfloat16", 1), ("native", "float32", 32), ("native", "bfloat16", 32)],
 )
-def test_a_donated_cache_is_written_in_place_on_the_cpu(dtype: str, num_tokens: int) -> None:
+def test_a_donated_cache_is_written_in_place_on_the_cpu(backend: str, dtype: str, num_tokens: int, native: str) -> None:
     pool = (2048, 16, 4, 64)
     storage = kv_storage_dtype(dtype, platform="cpu")
     tokens = jax.ShapeDtypeStruct((num_tokens, 2, 64), jnp.float32)
     scales = jnp.ones((2, 2)) if jnp.dtype(dtype) in QUANTISED else None
-    write = functools.partial(write_kv, kv_scales=scales, kv_dtype=jnp.dtype(dtype), backend="xla")
-    compiled = (
-        jax.jit(write, donate_argnums=0)
-        .lower(jax.ShapeDtypeStruct(pool, storage), tokens, tokens, jax.ShapeDtypeStruct((num_tokens,), jnp.int32))
-        .compile()
-    )
+    write = functools.partial(write_kv, kv_scales=scales, kv_dtype=jnp.dtype(dtype), backend=backend)
+    slots = jax.ShapeDtypeStruct((num_tokens,), jnp.int32)
+    with calling(native):
+        lowered = jax.jit(write, donate_argnums=0).lower(jax.ShapeDtypeStruct(pool, storage), tokens, tokens, slots)
+    compiled = lowered.compile()
     assert pool_moves(compiled, pool, itemsize=storage.itemsize) == []
 
 
@@ -113,6 +111,22 @@ def test_why_a_cache_of_small_floats_is_held_as_bits_on_the_cpu(dtype: str) -> N
     write = functools.partial(write_kv, kv_scales=scales, backend="xla")
     compiled = jax.jit(write, donate_argnums=0).lower(*arguments).compile()
     assert pool_sized_moves(compiled.as_text(), pool)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_many_tokens_have_the_bits_of_the_definition(dtype: str, native: str) -> None:
+    """So many that threads share their heads, some without a place."""
+    tokens, pool = 300, (40, 16, 6, 64)
+    k, v = (jnp.asarray(np.random.default_rng(0).normal(size=(2, tokens, 3, 64))[at], jnp.float32) for at in range(2))
+    slots = np.random.default_rng(1).permutation(pool[0] * pool[1])[:tokens].astype(np.int32)
+    slots[::50] = pool[0] * pool[1]
+    pages = jnp.zeros(pool, kv_storage_dtype(dtype, platform="cpu"))
+    write = functools.partial(write_kv, kv_dtype=jnp.dtype(dtype))
+    with calling(native):
+        found, expected = (
+            jax.jit(functools.partial(write, backend=backend))(pages, k, v, slots) for backend in ("native", "xla")
+        )
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
