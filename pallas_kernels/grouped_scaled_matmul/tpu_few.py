@@ -66,7 +66,7 @@ def multiply(
 
 def window_rows(places: int, groups: int) -> int:
     """Of so many rows those that are multiplied at once: more than a group has on average, so that its matrix is made once."""
-    return min(places, MOST_WINDOW, max(LEAST_WINDOW, pl.next_power_of_2(places // groups + TILE)))
+    return min(places, MOST_WINDOW, max(LEAST_WINDOW, -(-places // groups // TILE) * TILE + TILE))
 
 
 def visits(sizes: jax.Array, *, places: int, window: int | None, tile: int = TILE) -> tuple[jax.Array, ...]:

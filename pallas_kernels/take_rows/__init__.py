@@ -16,7 +16,13 @@ OP = Op(
 
 
 def take_rows(
-    x: jax.Array, rows: jax.Array, used: jax.Array, *, backend: str = AUTO, platform: str | None = None
+    x: jax.Array,
+    rows: jax.Array,
+    used: jax.Array,
+    *,
+    finite: bool = False,
+    backend: str = AUTO,
+    platform: str | None = None,
 ) -> jax.Array:
     """The `rows` of `x [N, E]` -> `[M, E]`, of which only the first `used` have to mean anything.
 
@@ -24,6 +30,7 @@ def take_rows(
         x: `[N, E]`.
         rows: int32 `[M]`; what lies outside of `x` counts as the nearest row.
         used: int32, how many of them are wanted.
+        finite: `x` has neither NaN nor infinities. If it has, any row may be NaN.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
 
@@ -33,5 +40,5 @@ def take_rows(
     """
     check_rank(x=(x, "N E"), rows=(rows, "M"), used=(used, ""))
     check_int32(rows=rows, used=used)
-    result: jax.Array = OP.run(backend, platform, x, rows, used)
+    result: jax.Array = OP.run(backend, platform, x, rows, used, finite=finite)
     return result

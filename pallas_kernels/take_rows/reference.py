@@ -13,6 +13,6 @@ def supports(*args: Any, **options: Any) -> str | None:
     return None
 
 
-def take_rows(x: jax.Array, rows: jax.Array, used: jax.Array) -> jax.Array:
+def take_rows(x: jax.Array, rows: jax.Array, used: jax.Array, *, finite: bool) -> jax.Array:
     """See the op's contract."""
     return jnp.take(x, rows, axis=0, mode="clip")

@@ -22,7 +22,7 @@ LEAST_ROWS = 1024
 """Fewer XLA takes itself."""
 
 
-def supports(x: Any, rows: Any, used: Any) -> str | None:
+def supports(x: Any, rows: Any, used: Any, **options: Any) -> str | None:
     """None, or why not."""
     chip = target_chip()
     if chip is None:
@@ -38,7 +38,7 @@ def supports(x: Any, rows: Any, used: Any) -> str | None:
     return None
 
 
-def take_rows(x: jax.Array, rows: jax.Array, used: jax.Array) -> jax.Array:
+def take_rows(x: jax.Array, rows: jax.Array, used: jax.Array, *, finite: bool) -> jax.Array:
     """See the op's contract."""
     chip = target_chip()
     assert chip is not None  # `supports` has seen to it

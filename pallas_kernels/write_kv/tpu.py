@@ -41,8 +41,9 @@ def write_kv(kv_pages: jax.Array, k: jax.Array, v: jax.Array, slots: jax.Array, 
     pages, page_tokens, channels, lanes = kv_pages.shape
     missing = -k.shape[0] % RUN
     slots = jnp.pad(slots, (0, missing))  # to the sink
-    if k.shape[1:] == (channels // 2, lanes) and kv_pages.dtype == jnp.bfloat16 and not _simulated():
-        tokens = in_words(k, v)
+    in_pairs = channels == 2 * k.shape[1] and k.shape[2] <= lanes  # of a key's channel and its value's
+    if in_pairs and kv_pages.dtype == jnp.bfloat16 and not _simulated():
+        tokens = in_words(k, v, lanes)
     else:
         joined = join_heads(k, v, channels=channels, lanes=lanes)
         tokens = to_storage(joined, storage=kv_pages.dtype, kv_dtype=kv_dtype)
@@ -64,13 +65,13 @@ def write_kv(kv_pages: jax.Array, k: jax.Array, v: jax.Array, slots: jax.Array, 
     return by_slot.reshape(kv_pages.shape)
 
 
-def in_words(k: jax.Array, v: jax.Array) -> jax.Array:
-    """Keys and values `[N, K, 128]` as bfloat16 `[N, 2K, 128]` in a TPU's words, `uint32 [N, K, 128]`.
+def in_words(k: jax.Array, v: jax.Array, lanes: int) -> jax.Array:
+    """Keys and values `[N, K, H]`, padded to `lanes`, as bfloat16 `[N, 2K, lanes]` in a TPU's words, `uint32 [N, K, lanes]`.
 
     A word of a tile holds two neighbouring channels of a token. Made like this, no value changes its place on the way.
     """
     key, value = (lax.bitcast_convert_type(x.astype(jnp.bfloat16), jnp.uint16).astype(jnp.uint32) for x in (k, v))
-    return key | value << 16
+    return jnp.pad(key | value << 16, ((0, 0), (0, 0), (0, lanes - k.shape[2])))
 
 
 def _simulated() -> bool:

@@ -33,13 +33,15 @@ def on(backend: str) -> AbstractContextManager[None]:
     return checked_tpu() if backend == "tpu" else nullcontext()
 
 
-@pytest.mark.parametrize("backend", TAKE.backends)
-def test_rows_are_taken_as_often_as_wanted(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "finite"), [*((backend, False) for backend in TAKE.backends), ("reference", True), ("product", True)]
+)
+def test_rows_are_taken_as_often_as_wanted(backend: str, finite: bool) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(18, COLUMNS)).astype(jnp.bfloat16)
     rows = rng.integers(-2, 20, 21).astype(np.int32)
     with on(backend):
-        found = np.asarray(take_rows(x, rows, np.int32(18), backend=backend))
+        found = np.asarray(take_rows(x, rows, np.int32(18), finite=finite, backend=backend))
     assert found.shape == (21, COLUMNS)
     np.testing.assert_array_equal(found[:18], x[rows.clip(0, 17)][:18])
 

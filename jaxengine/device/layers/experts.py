@@ -116,7 +116,7 @@ class ExpertMatrices(nnx.Module):
             return y
         for axis in across:  # devices that have a part of a product each add their sums
             bias = jnp.where(jax.lax.axis_index(axis) == 0, bias, jnp.zeros((), bias.dtype))
-        biases = take_rows(bias, experts, sizes.sum(), platform=self.context.platform)
+        biases = take_rows(bias, experts, sizes.sum(), finite=True, platform=self.context.platform)
         return y + biases.astype(y.dtype)
 
 
