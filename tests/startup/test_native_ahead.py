@@ -84,7 +84,8 @@ def test_the_start_finds_it_begun(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     for source, symbols in SOURCES.items():
         (tmp_path / "folder" / source).write_text(
-            "".join(f'extern "C" int {name}() {{ return 0; }}\n' for name in symbols)
+            # by a name of its own: libraries of equal sources are one in a process
+            f"// {tmp_path}\n" + "".join(f'extern "C" int {name}() {{ return 0; }}\n' for name in symbols)
         )
     found = native_libraries.find_native(tmp_path / "kept", tmp_path / "folder")
     monkeypatch.setattr(native_libraries, "find_native", lambda directory: found)
