@@ -281,7 +281,7 @@ def test_a_poisoned_request_that_is_given_up_holds_up_nobody() -> None:
         rig = Rig(Fate(poison_at=4))
         async with rig.running() as client:
             culprit = asyncio.ensure_future(collect(client, poison()))
-            await settle(lambda: rig.restarts == 2)
+            await settle(lambda: rig.restarts >= 2)  # it may die once more before this is seen
             culprit.cancel()
             await check_all(rig, *REQUESTS)
             assert client.num_open == 0
