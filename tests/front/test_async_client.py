@@ -252,10 +252,8 @@ def test_many_updates_of_a_request_are_built_in_parts_between_which_others_have_
         async with rig.running() as engine:
             with await engine.submit([wanted]) as stream:
                 deadline = time.monotonic() + 20
-                for runs in (
-                    True,
-                    False,
-                ):  # the event loop stands still from before the first step to after the last one
+                # The event loop stands still from before the first step to after the last one.
+                for runs in (True, False):
                     while rig.core.has_unfinished != runs:
                         assert time.monotonic() < deadline
                         time.sleep(0.001)

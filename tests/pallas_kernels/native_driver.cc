@@ -1,4 +1,4 @@
-// Runs what product.h, scaled.h, grouped.h, packed.h, sum_norm.h, threshold.h, zeros.h and both attentions do on threads of its own, compared with sums in double, for sanitizers to watch.
+// Runs what product.h, scaled.h, grouped.h, packed.h, sum_norm.h, threshold.h, write_kv.h, zeros.h and both attentions do on threads of its own, compared with sums in double, for sanitizers to watch.
 
 #include <cmath>
 #include <cstdio>
@@ -14,6 +14,7 @@
 #include "scaled.h"
 #include "sum_norm.h"
 #include "threshold.h"
+#include "write_kv.h"
 #include "zeros.h"
 
 using namespace native;
@@ -377,6 +378,33 @@ static int check_zeros(size_t size) {
   return wrong;
 }
 
+// Of every third place; every seventh token has none, before or behind all.
+template <typename Value>
+static int check_written(int64_t tokens, int64_t kv_heads, int64_t head_size) {
+  const int64_t places = 3 * tokens, each = kv_heads * head_size;
+  std::vector<float> keys(tokens * each), values(tokens * each);
+  for (auto& value : keys) value = rand() / 1e6f;
+  for (auto& value : values) value = -rand() / 1e6f;
+  std::vector<int32_t> slots(tokens);
+  for (int64_t token = 0; token < tokens; ++token) slots[token] = token % 7 ? 3 * token : token % 2 ? -1 : places;
+  std::vector<Value> pages(places * 2 * each, Value(7));
+  std::vector<std::thread> pool;
+  const WriteKv<Value> of{tokens, kv_heads, head_size, places, keys.data(), values.data(), slots.data(), pages.data()};
+  write_kv(of, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  for (auto& thread : pool) thread.join();
+  int wrong = 0;
+  for (int64_t at = 0; at < int64_t(pages.size()); ++at) {
+    const int64_t place = at / (2 * each), token = place / 3, number = at / head_size % (2 * kv_heads);
+    const float from = (number % 2 ? values : keys)[(token * kv_heads + number / 2) * head_size + at % head_size];
+    const bool written = place % 3 == 0 && token % 7;
+    if (!written) wrong += pages[at] != Value(7);
+    else if (sizeof(Value) == 4) wrong += pages[at] != Value(from);
+    else wrong += !(std::fabs(as_float(uint16_t(pages[at])) - from) <= std::fabs(from) / 256);
+  }
+  if (wrong) fprintf(stderr, "%ld tokens of %ld heads of %ld: %d wrong\n", long(tokens), long(kv_heads), long(head_size), wrong);
+  return wrong;
+}
+
 template <Kind kind>
 static int check_products() {
   int wrong = 0;
@@ -466,6 +494,9 @@ int main() {
     }
   }
   for (size_t size : {0, 1000, 3 << 20, 40 << 20}) wrong += check_zeros(size);
+  for (int64_t tokens : {1, 8, 700}) {
+    for (int64_t head_size : {20, 64}) wrong += check_written<float>(tokens, 3, head_size) + check_written<uint16_t>(tokens, 3, head_size);
+  }
   for (int64_t head_size : {20, 32, 80}) {
     wrong += check_rows(head_size, 2, 2, -1);
     wrong += check_rows(head_size, 4, 2, 70);
