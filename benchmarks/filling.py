@@ -90,17 +90,21 @@ class Attention:
 
 @dataclass(frozen=True)
 class Latents:
-    """Of heads that see one vector of `size` numbers a token, the first `rank` of which are what they take."""
+    """Of heads that see one vector of `size` numbers a token, the first `rank` of which are what they take.
+
+    All devices have all vectors, and need not all read those of a row: `devices` that have so many heads each share them.
+    """
 
     heads: int
     size: int
     rank: int
+    devices: int
 
     def operations(self, rows: Rows) -> float:
         return 2 * self.heads * (self.size + self.rank) * rows.seen(None)
 
     def moved_bytes(self, rows: Rows) -> float:
-        return 2 * self.size * rows.positions(None)
+        return 2 * self.size * rows.positions(None) / self.devices
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def mixers(config: Any, devices: int) -> tuple[Mixer, ...]:
         latent = config.attention
         if recurrent or latent.indexer is not None:
             raise ConfigError("--schedules takes latent attention to all positions in all layers; use another model")
-        return (Latents(config.num_heads // devices, latent.latent, latent.rank),) * config.num_layers
+        return (Latents(config.num_heads // devices, latent.latent, latent.rank, devices),) * config.num_layers
     windows = config.windows or (None,) * config.num_layers
     heads, kv_heads = config.num_heads // devices, max(1, config.num_kv_heads // devices)
     found: list[Mixer] = [Attention(heads, kv_heads, config.head_dim, window) for window in windows]
@@ -211,7 +215,8 @@ class Filling:
     def _latents(self, shapes: Shapes) -> Scalars:
         queries, pages = shapes[9:11]
         mixer = next(of for of in self.mixers if isinstance(of, Latents))
-        q = jax.ShapeDtypeStruct((queries[0], mixer.heads, mixer.size), jnp.bfloat16)
+        exchanged = self.rows.bucket.tokens // queries[0]  # devices that exchange heads for tokens
+        q = jax.ShapeDtypeStruct((queries[0], mixer.heads * exchanged, mixer.size), jnp.bfloat16)
         stored = jax.ShapeDtypeStruct((pages[0], 1, *pages[1:]), jnp.bfloat16)
         chip = self._chip()
         cuts = latent_tpu.blocks_for(chip, q, stored, mixer.rank)
@@ -222,11 +227,12 @@ class Filling:
     ) -> Scalars:
         """The kernels' own order: page table, end of the tokens, tiles; then queries and pages."""
         rows, places = self.rows, shapes[9][0]
-        if places != rows.bucket.tokens or shapes[0][0] % rows.bucket.batch:
+        if rows.bucket.tokens % places or shapes[0][0] % rows.bucket.batch:
             raise ConfigError(f"attention takes {places} places at once, of {rows.bucket.tokens}: use another bucket")
         assert cuts is not None
+        offsets = np.minimum(rows.offsets, places)
         tiles = make_tiles(
-            jnp.asarray(rows.offsets),
+            jnp.asarray(offsets),
             jnp.asarray(rows.starts),
             cuts,
             tokens=places,
@@ -235,7 +241,7 @@ class Filling:
             cores=chip.cores,
         )
         given = [np.asarray(array) for array in tiles if array is not None]
-        return _listed([np.zeros(shapes[0][0], int), rows.offsets[-1:], *given])
+        return _listed([np.zeros(shapes[0][0], int), offsets[-1:], *given])
 
     def _chip(self) -> Chip:
         with jax.set_mesh(mesh_of(self.chip)):

@@ -330,6 +330,8 @@ def sending(target: Target) -> Sending:
             return links.sum_s(one.bytes) * clock
         if one.kind in ("all-gather", "reduce-scatter"):  # halves of a sum
             return links.sum_s(one.bytes) / 2 * clock
+        if one.kind == "all-to-all":
+            return links.exchange_s(one.bytes) * clock
         if one.kind == "collective-permute":  # to a neighbour
             return one.bytes / links.bandwidth * clock
         return None

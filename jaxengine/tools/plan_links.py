@@ -79,6 +79,15 @@ class Links:
         hops = sum(2 * (extent // 2 if ring else extent - 1) for extent, ring in self._axes())
         return max(self.busiest * size / self.bandwidth, hops * HOP_S)
 
+    def exchange_s(self, size: int) -> float:
+        """Seconds in which each chip sends every other one its part of the `size` bytes that it has: at least.
+
+        Half of them cross the middle of an axis.
+        """
+        crossing = max((extent / (8 if ring else 4) for extent, ring in self._axes() if extent > 1), default=0.0)
+        hops = sum(extent // 2 if ring else extent - 1 for extent, ring in self._axes())
+        return max(crossing * size / self.bandwidth, hops * HOP_S)
+
     def _axes(self) -> Iterator[tuple[int, bool]]:
         return ((extent, self._is_ring(axis)) for axis, extent in enumerate(self.extents))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -14,10 +15,18 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.latent_attention.tpu_blocks import choose_blocks
 from pallas_kernels.latent_attention.tpu_kernel import Settings, kernel
+from pallas_kernels.latent_attention.tpu_words import (
+    LEAST_PLACES,
+    SHARING,
+    channels_for,
+    from_words,
+    share_words,
+    to_words,
+)
 from pallas_kernels.storage import HALF, HELD_AS_BITS, LANES, QUANTISED, SUBLANES
 from pallas_kernels.tpu.attention.blocks import Blocks
 from pallas_kernels.tpu.attention.schedule import make_tiles
-from pallas_kernels.tpu.chip import MIB, NO_TPU, Chip, target_chip
+from pallas_kernels.tpu.chip import MIB, NO_TPU, SIMULATED, Chip, target_chip
 
 COMPUTED = (HALF, jnp.dtype(jnp.float32))
 ZERO_BYTES = MIB // 2
@@ -68,9 +77,19 @@ def latent_attention(
     assert cuts is not None  # likewise
     _, heads, size = q.shape
     rows, pages_per_row = page_table.shape
-    settings = Settings(cuts=cuts, pages_per_row=pages_per_row, scale=scale, continued=False)
-    padding = ((0, 0), (0, _whole(heads, SUBLANES) - heads), (0, pages.shape[3] - size))
+    settings = Settings(
+        cuts=cuts,
+        heads=_padded_heads(q, pages),
+        values=_whole(value_size, LANES),
+        words=share_words(heads, _compute(pages)),
+        pages_per_row=pages_per_row,
+        scale=scale,
+        continued=False,
+        simulated=chip.name == SIMULATED,
+    )
+    padding = ((0, 0), (0, settings.heads - heads), (0, pages.shape[3] - size))
     queries = jnp.pad(q.astype(_compute(pages)), padding)
+    queries = to_words(queries) if settings.words else queries
     together = max(1, _table_entries(chip) // pages_per_row)
     results: jax.Array | None = None
     for at in range(0, rows, together):
@@ -78,7 +97,6 @@ def latent_attention(
         results = _attend(
             chip,
             dataclasses.replace(settings, continued=results is not None),
-            _whole(value_size, LANES),
             queries,
             pages[:, 0],
             page_table[own],
@@ -87,14 +105,15 @@ def latent_attention(
             results,
         )
     assert results is not None
+    if settings.words:
+        results = from_words(results, heads=settings.heads, width=settings.values)
     return results[:, :heads, :value_size].astype(q.dtype)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))  # the layers of a model share what takes seconds to trace
+@functools.partial(jax.jit, static_argnums=(0, 1))  # the layers of a model share what takes seconds to trace
 def _attend(
     chip: Chip,
     settings: Settings,
-    values: int,
     queries: jax.Array,
     pages: jax.Array,
     page_table: jax.Array,
@@ -102,15 +121,16 @@ def _attend(
     starts: jax.Array,
     results: jax.Array | None,
 ) -> jax.Array:
-    """Write the results of some rows, `[N, heads, values]`, into `results`, and zeros after them."""
-    places, heads, _ = queries.shape
+    """Write the results of some rows, `[N, heads, values]` or their words, into `results`, and zeros after them."""
+    places, heads, values = queries.shape[0], settings.heads, settings.values
+    result = (channels_for(heads, values), LANES) if settings.words else (heads, values)
     tiles = make_tiles(
         offsets, starts, settings.cuts, tokens=places, page_tokens=pages.shape[1], window=None, cores=chip.cores
     )
     scalars = [page_table.reshape(-1), offsets[-1:], *tiles[:-1]]
     operands = [queries, pages, *([] if results is None else [results])]
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
-    zeros = max(1, min(places, ZERO_BYTES // (heads * values * queries.dtype.itemsize)))
+    zeros = max(1, min(places, ZERO_BYTES // (math.prod(result) * queries.dtype.itemsize)))
     call = pl.pallas_call(
         functools.partial(kernel, settings=settings),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -119,12 +139,12 @@ def _attend(
             in_specs=[anywhere] * len(operands),
             out_specs=anywhere,
             scratch_shapes=[
-                pltpu.VMEM((zeros, heads, values), queries.dtype),
+                pltpu.VMEM((zeros, *result), queries.dtype),
                 pltpu.SemaphoreType.DMA((2,)),
                 *[pltpu.SemaphoreType.DMA] * 3,
             ],
         ),
-        out_shape=jax.ShapeDtypeStruct((places, heads, values), queries.dtype),
+        out_shape=jax.ShapeDtypeStruct((places, *result), queries.dtype),
         input_output_aliases={} if results is None else {len(scalars) + 2: 0},
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel",),
@@ -144,12 +164,18 @@ def blocks_for(chip: Chip, q: Any, pages: Any, value_size: int) -> tuple[Blocks,
     return choose_blocks(
         chip,
         tokens=q.shape[0],
-        heads=_whole(q.shape[1], SUBLANES),
+        heads=_padded_heads(q, pages),
         page=tuple(pages.shape[2:]),
         values=_whole(value_size, LANES),
         itemsize=_compute(pages).itemsize,
         stored=jnp.dtype(pages.dtype).itemsize,
+        least=LEAST_PLACES if share_words(q.shape[1], _compute(pages)) else 1,
     )
+
+
+def _padded_heads(q: Any, pages: Any) -> int:
+    """Heads of a place in the kernel."""
+    return _whole(q.shape[1], SHARING if share_words(q.shape[1], _compute(pages)) else SUBLANES)
 
 
 def _compute(pages: Any) -> Any:

@@ -25,21 +25,30 @@ SMALLEST = (2 * LANES, LANES, 16)
 
 
 def choose_blocks(
-    chip: Chip, *, tokens: int, heads: int, page: tuple[int, int], values: int, itemsize: int, stored: int
+    chip: Chip,
+    *,
+    tokens: int,
+    heads: int,
+    page: tuple[int, int],
+    values: int,
+    itemsize: int,
+    stored: int,
+    least: int = 1,
 ) -> tuple[Blocks, ...] | None:
     """How rows with `tokens` places in all are cut; None if nothing fits the chip's VMEM.
 
     Numbers are of `itemsize` bytes in products and of `stored` in pages, of which a block is unpacked first where that is less.
-    A row of one token has a tile without a second place, those of more take tiles of few queries if they fit one, else of many.
+    A row of up to `least` tokens has a tile of as many places, those of more take tiles of few queries if they fit one, else of
+    many.
     """
     page_tokens, width = page
     wide = FEW_TOKENS if heads <= FEW_HEADS else WIDE_FEW_TOKENS.get(chip.name, FEW_TOKENS)
     few_tokens, many_tokens, few_queries = SMALLEST if chip.name == SIMULATED else (wide, MANY_TOKENS, FEW_QUERIES)
     share = FLOAT32_SHARE if itemsize == 4 and chip.name != SIMULATED else 1
-    longest = 1 << (tokens - 1).bit_length()
-    few = min(longest, max(1, power_of_two(few_queries // heads)))
+    longest = max(least, 1 << (tokens - 1).bit_length())
+    few = min(longest, max(least, power_of_two(few_queries // heads)))
     many = max(2 * places_at_once(heads), min(longest, power_of_two(QUERIES // share // heads)))
-    sizes = sorted({1, few, *([many] if longest > few else [])})
+    sizes = sorted({least, few, *([many] if longest > few else [])})
     unit = LANES // math.gcd(LANES, page_tokens)  # pages that make whole vectors of scores
 
     def fitting(lengths: range, places: int) -> Blocks | None:

@@ -1,7 +1,7 @@
 """The TPU kernel: pages of latent vectors stream from HBM into two buffers while the scores of the block before are computed.
 
 A block of pages is a matrix as it lies, tokens by numbers: keys of all heads, and its first columns are their values. So are a
-tile's queries and results, places x heads by numbers.
+tile's queries and results, places x heads by numbers, but for few heads, which share words (`tpu_words.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.latent_attention.tpu_blocks import places_at_once
+from pallas_kernels.latent_attention.tpu_words import load_rows, place_of_row, store_rows
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu.attention.blocks import Blocks
 from pallas_kernels.tpu.attention.schedule import Tiles, empty_tiles
@@ -30,20 +31,25 @@ from pallas_kernels.tpu.unpack import unpack_rows, unpacked_rows
 class Settings:
     """What is fixed when the kernel is compiled.
 
-    `cuts`: how rows of which lengths are cut; `continued`: the results of other rows are there already.
+    `cuts`: how rows of which lengths are cut; `heads`: of a place, with padding; `values`: numbers of one; `words`: whether heads
+    share words; `continued`: the results of other rows are there already.
     """
 
     cuts: tuple[Blocks, ...]
+    heads: int
+    values: int
+    words: bool
     pages_per_row: int
     scale: float
     continued: bool
+    simulated: bool
 
 
 def kernel(*refs: Any, settings: Settings) -> None:
     """All rows of a core: those of one token, then longer ones.
 
     Refs: the page table, the number of places that hold tokens, the tiles; queries `[N, heads, W]`, pages `[pages, T, W]`,
-    results of other rows if there are any; results `[N, heads, V]`; scratch.
+    results of other rows if there are any; results `[N, heads, V]`; scratch. Queries and results may be words `[N, C, 128]`.
     """
     left = iter(refs)
     table, used, tiles = next(left), next(left), Tiles(*(next(left) for _ in Tiles._fields[:-1]))
@@ -70,22 +76,21 @@ def kernel(*refs: Any, settings: Settings) -> None:
             blocks: Blocks = blocks,
         ) -> None:
             stream = Pages(table, tiles, settings.pages_per_row, pages, buffers, pages_arrived)
-            tokens = _Tokens(tiles, queries, results, arriving, leaving, queries_arrived, results_left)
+            tokens = _Tokens(settings, tiles, queries, results, arriving, leaving, queries_arrived, results_left)
             state = _State(settings, blocks, tiles, arriving, largest, total, mixed, *unpacked)
             first = cut * (cores + 1) + core
             attend_tiles(tiles, tiles.bounds[first], tiles.bounds[first + 1], empty[cut], stream, tokens, state)
 
-        _, heads, width = queries.shape
-        values, rows = results.shape[2], blocks.places * heads
+        width, rows = pages.shape[2], blocks.places * settings.heads
         column, packed = pltpu.VMEM((rows, LANES), jnp.float32), pages.dtype.itemsize == 1
         pl.run_scoped(
             attend,
             pltpu.VMEM((2, blocks.pages, *pages.shape[1:]), pages.dtype),
-            pltpu.VMEM((2, blocks.places, heads, width), queries.dtype),
-            pltpu.VMEM((blocks.places, heads, values), results.dtype),
+            pltpu.VMEM((2, blocks.places, *queries.shape[1:]), queries.dtype),
+            pltpu.VMEM((blocks.places, *results.shape[1:]), results.dtype),
             column,
             column,
-            pltpu.VMEM((rows, values), jnp.float32),
+            pltpu.VMEM((rows, settings.values), jnp.float32),
             *([pltpu.VMEM((width // LANES, blocks.pages * pages.shape[1] // 2, LANES), jnp.uint32)] if packed else []),
         )
     pl.when(core == 0)(padding.wait)
@@ -95,11 +100,19 @@ class _Tokens:
     """Queries and results of one tile after the other: the next one's queries arrive while a tile is computed."""
 
     def __init__(
-        self, tiles: Tiles, source: Any, target: Any, arriving: Any, leaving: Any, arrived: Any, left: Any
+        self,
+        settings: Settings,
+        tiles: Tiles,
+        source: Any,
+        target: Any,
+        arriving: Any,
+        leaving: Any,
+        arrived: Any,
+        left: Any,
     ) -> None:
-        self._tiles, self._source, self._target = tiles, source, target
+        self._settings, self._tiles, self._source, self._target = settings, tiles, source, target
         self._arriving, self._leaving, self._arrived, self._left = arriving, leaving, arrived, left
-        self._places, self._heads, _ = leaving.shape
+        self._places = leaving.shape[0]
 
     def fetch(self, tile: jax.Array) -> None:
         """Start the copy of a tile's queries; there is none for an empty tile."""
@@ -113,12 +126,16 @@ class _Tokens:
     def give(self, tile: jax.Array, results: Any, *, first: jax.Array) -> None:
         """Start to copy the results of a tile back; the tile before it has left the buffer by then."""
         pl.when(tile > first)(lambda: self.wait(tile - 1))
-        some = min(self._places, places_at_once(self._heads))
+        settings, heads = self._settings, self._settings.heads
+        some = min(self._places, places_at_once(heads))
 
         def give(index: jax.Array, _: None) -> None:
-            rows = pl.ds(pl.multiple_of(index * some * self._heads, some * self._heads), some * self._heads)
-            values = results(rows).reshape(some, self._heads, -1)
-            self._leaving[pl.ds(index * some, some)] = values.astype(self._leaving.dtype)
+            values = results(pl.ds(pl.multiple_of(index * some * heads, some * heads), some * heads))
+            places = pl.ds(index * some, some)
+            if settings.words:
+                store_rows(self._leaving.at[places], values, heads=heads, simulated=settings.simulated)
+            else:
+                self._leaving[places] = values.reshape(some, heads, -1).astype(self._leaving.dtype)
 
         lax.fori_loop(0, self._places // some, give, None)
         self._returning(tile).start()
@@ -143,7 +160,8 @@ class _Tokens:
 
 
 class _State:
-    """Online softmax of one tile after the other. Query m is the token at place `m // heads` for head `m % heads`.
+    """Online softmax of one tile after the other. Query m is the token at place `m // heads` for head `m % heads`, or where heads
+    share words as `load_rows` has it.
 
     A block of 8-bit values is made bfloat16 in `pairs`, as `unpack_rows` leaves it, before products read it.
     """
@@ -161,7 +179,7 @@ class _State:
     ) -> None:
         self._scale, self._blocks, self._tiles, self._queries = settings.scale * LOG2_E, blocks, tiles, queries
         self._largest, self._total, self._mixed, self._pairs = largest, total, mixed, pairs
-        _, self._places, self._heads, _ = queries.shape
+        self._settings, self._places, self._heads = settings, queries.shape[1], settings.heads
 
     def clear(self, places: Any) -> None:
         """Forget what the queries of some places, a slice, have seen."""
@@ -229,11 +247,18 @@ class _State:
 
     def _scores(self, tile: jax.Array, keys: jax.Array, begin: jax.Array, places: Any, *, masked: bool) -> jax.Array:
         """Of some places' queries and a block of keys at position `begin`, `[M, tokens]`."""
-        queries = self._queries[tile % 2, places].reshape(places.size * self._heads, keys.shape[1])
+        settings, heads, width = self._settings, self._heads, keys.shape[1]
+        if settings.words:
+            held = self._queries.at[tile % 2, places]
+            queries = load_rows(held, heads=heads, width=width, simulated=settings.simulated)
+        else:
+            queries = self._queries[tile % 2, places].reshape(places.size * heads, width)
         scores = product(queries, keys, axis=1) * self._scale
         if not masked:
             return scores
-        shape = (places.size, self._heads, keys.shape[0])
-        place, key = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 2))
+        shape = scores.shape if settings.words else (places.size, heads, keys.shape[0])
+        place, key = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, len(shape) - 1))
+        if settings.words:
+            place = place_of_row(place, places.size)
         seen = begin + key <= self._tiles.start[tile] + places.start + place
         return jnp.where(seen.reshape(scores.shape), scores, -jnp.inf)

@@ -160,6 +160,21 @@ LATENT_CASES = (
     ),
     *(
         LatentCase(
+            name=f"heads-{heads}",
+            reason="so few heads share words on a TPU, on rows of every length",
+            rows=((20, 1), (290, 140), (0, 5), (17, 12)),
+            padding=3,
+            heads=heads,
+            size=140,
+            value_size=136,
+            page_tokens=16,
+            dtype="bfloat16",
+            kv_dtype="bfloat16",
+        )
+        for heads in (2, 3)
+    ),
+    *(
+        LatentCase(
             name=f"{dtype}-{kv_dtype}-bits",
             reason="a cache held as bits",
             rows=((140, 5), (11, 2)),

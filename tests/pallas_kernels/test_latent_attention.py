@@ -27,6 +27,7 @@ from tests.targets.tpu import devices
 
 (MIXED,) = (case for case in LATENT_CASES if case.name == "mixed")
 (INT8,) = (case for case in LATENT_CASES if case.name == "int8")
+(TWO_HEADS,) = (case for case in LATENT_CASES if case.name == "heads-2")
 (HALF_BITS,) = (case for case in LATENT_CASES if case.name == "float32-float16-bits")
 ON_THE_INTERPRETED_GPU = [case for case in LATENT_CASES if case.name in ("heads-20", "int8")]
 
@@ -54,7 +55,7 @@ def test_a_backend_agrees_with_the_definition(case: LatentCase, backend: str, pl
     compare(case, backend, case.inputs(platform))
 
 
-@pytest.mark.parametrize("case", slow_but(LATENT_CASES, [INT8], often=[MIXED]), ids=str)
+@pytest.mark.parametrize("case", slow_but(LATENT_CASES, [INT8, TWO_HEADS], often=[MIXED]), ids=str)
 def test_the_tpu_kernel_agrees_with_the_definition(case: LatentCase) -> None:
     with checked_tpu():
         compare(case, "tpu", case.inputs("tpu"))
@@ -222,9 +223,9 @@ def test_a_tpu_writes_tiles_of_many_tokens_at_once(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("backend", rare_but(["auto", "xla"], {"auto"}))
 @pytest.mark.parametrize(("rows", "places"), [(64, 64), (8, 1024)])
 @pytest.mark.parametrize("generation", rare_but(["v6e", "v5e", "v4", "v5p", "tpu7x"], {"v6e"}))
-@pytest.mark.parametrize("heads", rare_but([8, 128, 20], {8}))
+@pytest.mark.parametrize("heads", rare_but([2, 8, 128, 20], {2, 8}))
 def test_a_tpu_leaves_the_pool_where_it_is(heads: int, generation: str, rows: int, places: int, backend: str) -> None:
-    """DeepSeek-V3's vectors, with its heads on one of sixteen chips, or all of them."""
+    """DeepSeek-V3's vectors, with its heads on one of 64 or sixteen chips, or all of them."""
     compiled, pool = compiled_layer(generation, heads=heads, rows=rows, places=places, backend=backend)
     assert pool_moves(compiled, pool, itemsize=2) == []
     assert ("tpu_custom_call" in compiled.as_text()) == (backend == "auto")

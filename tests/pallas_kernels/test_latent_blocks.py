@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pallas_kernels.latent_attention.tpu_blocks import FEW_HEADS, choose_blocks
@@ -12,11 +14,18 @@ PAGE = 64
 WIDTH, VALUES = 640, 512
 """Of DeepSeek's vectors on a TPU."""
 
+V6E = Chip("v6e", 1, vmem_bytes=128 * MIB, smem_bytes=MIB, matrix_columns=256)
+
 
 def blocks(heads: int, *, chip: str = "v6e", vmem: int = 128 * MIB, itemsize: int = 2) -> tuple[Blocks, ...] | None:
-    target = Chip(chip, 1, vmem_bytes=vmem, smem_bytes=MIB, matrix_columns=256)
     return choose_blocks(
-        target, tokens=64, heads=heads, page=(PAGE, WIDTH), values=VALUES, itemsize=itemsize, stored=itemsize
+        replace(V6E, name=chip, vmem_bytes=vmem),
+        tokens=64,
+        heads=heads,
+        page=(PAGE, WIDTH),
+        values=VALUES,
+        itemsize=itemsize,
+        stored=itemsize,
     )
 
 
@@ -39,6 +48,16 @@ def test_a_decoding_row_of_few_heads_has_shorter_blocks(chip: str, heads: int, t
     found = blocks(heads, chip=chip)
     assert found is not None
     assert found[0].pages * PAGE == tokens
+
+
+def test_heads_that_share_words_have_tiles_of_whole_registers() -> None:
+    found = choose_blocks(V6E, tokens=2048, heads=2, page=(PAGE, WIDTH), values=VALUES, itemsize=2, stored=2, least=8)
+    assert found is not None
+    assert [(each.lengths.start, each.lengths.stop, each.places) for each in found] == [
+        (1, 9, 8),
+        (9, 129, 128),
+        (129, 2049, 512),
+    ]
 
 
 def test_float32_and_little_memory_shorten_blocks_until_nothing_fits() -> None:

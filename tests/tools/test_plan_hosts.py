@@ -69,6 +69,20 @@ def test_a_sum_takes_as_long_as_its_bytes_or_its_way() -> None:
     assert links.sum_s(8) == pytest.approx(2 * (3 + 3) * HOP_S)
 
 
+@pytest.mark.parametrize(
+    ("name", "devices", "crossing", "hops"),
+    # of each four chips in a row two send half of what they have over one link; a ring has two links there
+    [("v6e-16", 16, 1.0, 6), ("v6e-64", 64, 2.0, 14), ("v6e-16", 8, 1.0, 4), ("v6e-256", 256, 2.0, 16)],
+)
+def test_an_exchange_takes_as_long_as_what_crosses_the_middle(
+    name: str, devices: int, crossing: float, hops: int
+) -> None:
+    links = Links.of(target(name), devices)
+    assert links is not None
+    assert links.exchange_s(10**9) == pytest.approx(crossing * 1e9 / 100e9)
+    assert links.exchange_s(8) == pytest.approx(hops * HOP_S)
+
+
 def test_of_devices_that_share_a_chips_links_nothing_is_said() -> None:
     assert Links.of(target("tpu7x-16"), 16) is None
 

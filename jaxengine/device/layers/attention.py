@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.exchange import heads_to_tokens, tokens_to_heads
 from jaxengine.device.layers.keeps import Paged
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.step import Step
@@ -184,3 +185,22 @@ def of_own_rows(attend: Callable[[Any, jax.Array], Any], queries: Any, offsets: 
         return jax.lax.psum(jnp.where(mine, jnp.roll(found, start, axis=0), jnp.zeros((), found.dtype)), groups)
 
     return jax.tree.map(of_all, attend(rolled, jnp.clip(offsets, start, end) - start))
+
+
+def of_own_places(
+    attend: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+    queries: jax.Array,
+    offsets: jax.Array,
+    starts: jax.Array,
+    across: tuple[str, ...],
+) -> jax.Array:
+    """`attend(queries, offsets, starts)` on each device with all heads of its own part of the places, as many on each.
+
+    `queries [N, heads, D]` and the result are of a device's own heads and of all places. What is attended to has to be whole on
+    each device.
+    """
+    mine = heads_to_tokens(queries, across)
+    places = mine.shape[0]
+    first = jax.lax.axis_index(across) * places
+    before = jnp.maximum(first - offsets[:-1], 0)  # a row's tokens on other devices
+    return tokens_to_heads(attend(mine, jnp.clip(offsets - first, 0, places), starts + before), across)

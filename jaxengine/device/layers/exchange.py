@@ -1,4 +1,4 @@
-"""Sums and gathers of tokens that devices split, inside of `Layout.per_device`.
+"""Sums and gathers of tokens that devices split, and heads for tokens, inside of `Layout.per_device`.
 
 Of more than `ONE_STEP` devices XLA:TPU scatters no sum: it sums the whole array everywhere, and gathers small arrays by adding
 zeros to them. In two steps, along the columns of devices that stand in a grid and along its rows, it does neither: a sum of
@@ -38,6 +38,16 @@ def gather(x: jax.Array, across: tuple[str, ...]) -> jax.Array:
     for groups in (rows, columns):
         x = lax.all_gather(x, axis, tiled=True, axis_index_groups=groups)
     return x
+
+
+def heads_to_tokens(x: jax.Array, across: tuple[str, ...]) -> jax.Array:
+    """All heads of a device's part of `N`, `[N / devices, heads * devices, D]`, of its own heads of all, `x [N, heads, D]`."""
+    return lax.all_to_all(x, across, split_axis=0, concat_axis=1, tiled=True)
+
+
+def tokens_to_heads(x: jax.Array, across: tuple[str, ...]) -> jax.Array:
+    """The way back."""
+    return lax.all_to_all(x, across, split_axis=1, concat_axis=0, tiled=True)
 
 
 def _grid(across: tuple[str, ...]) -> tuple[str, Any, Any] | None:

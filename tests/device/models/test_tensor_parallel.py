@@ -6,10 +6,12 @@ import functools
 import itertools
 import re
 
+import jax
 import numpy as np
 import pytest
 
 from jaxengine.device.layers import exchange
+from jaxengine.device.layers.latent_attention import LatentAttention
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.errors import ConfigError
 from tests.device.models.cases import FAMILIES, PROMPTS, Fixture
@@ -56,6 +58,23 @@ def test_devices_that_split_tokens_answer_as_one(monkeypatch):
     fixture = Fixture.load("deepseek-v3")
     found = PagedModel(fixture.config, fixture.tensors, devices=4).logprobs(PROMPTS, seq=4)
     assert any(asked)
+    for here, there in zip(found, alone("deepseek-v3"), strict=True):
+        np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
+
+
+def test_devices_that_exchange_heads_for_tokens_answer_as_one(monkeypatch):
+    """As TPUs do with a few heads of latent attention each. Pages of their own size: these programs are no other test's."""
+
+    def exchanges(attention: LatentAttention, queries: jax.Array, starts: jax.Array) -> bool:
+        devices = attention.context.layout.shards("heads")
+        return devices > 1 and len(queries) % devices == 0
+
+    monkeypatch.setattr(LatentAttention, "_exchanges", exchanges)
+    fixture = Fixture.load("deepseek-v3")
+    model = PagedModel(fixture.config, fixture.tensors, devices=4, page_size=8)
+    found = model.logprobs(PROMPTS, seq=4)
+    texts = [program.as_text() for name, program in model.runner.executables.items() if name.startswith("forward")]
+    assert any("all-to-all" in text for text in texts)
     for here, there in zip(found, alone("deepseek-v3"), strict=True):
         np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
 
