@@ -17,7 +17,7 @@ from jaxengine.options.config import EngineConfig
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.tools.plan_links import Links
-from jaxengine.tools.plan_splits import Split, compare_splits, sum_bytes
+from jaxengine.tools.plan_splits import Split, compare_splits, exchanged_bytes, sum_bytes
 
 GIB = 1 << 30
 
@@ -27,7 +27,7 @@ class LinkLoad:
     """What links between chips carry in a step in which all sequences decode.
 
     Of `count` links `between_hosts` join chips of two hosts. The busiest ones carry `bytes` in each direction, and with that,
-    or with the way from chip to chip, the sums of all layers take `seconds` at least.
+    or with the way from chip to chip, the sums of all layers and their exchanges of heads for tokens take `seconds` at least.
     """
 
     count: int
@@ -85,7 +85,7 @@ def lines(plan: HostsPlan, target: str) -> Iterator[str]:
         yield (
             f"  {plan.links.count} links between chips, {plan.links.between_hosts} of them between hosts: where "
             f"{plan.max_num_seqs} sequences decode, one carries {plan.links.bytes / 1e6:.0f} MB a step in each direction, and "
-            f"sums take {plan.links.seconds * 1e3:.1f} ms"
+            f"that takes {plan.links.seconds * 1e3:.1f} ms"
         )
 
 
@@ -94,9 +94,12 @@ def _link_load(model: ModelPlan, rows: int) -> LinkLoad | None:
     if links is None:
         return None
     num_sums = 2 * model.config.num_layers
-    total = rows * sum_bytes(model)
+    total, exchanged = rows * sum_bytes(model), exchanged_bytes(model, rows)
     return LinkLoad(
-        links.count, links.between_hosts, round(links.busiest * total), num_sums * links.sum_s(total // num_sums)
+        links.count,
+        links.between_hosts,
+        round(links.busiest * total + links.crossing * sum(exchanged)),
+        num_sums * links.sum_s(total // num_sums) + sum(map(links.exchange_s, exchanged)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the links of a slice carry when its devices sum something up, as far as its shape says it."""
+"""What the links of a slice carry when its devices sum something up or exchange it, as far as its shape says it."""
 
 from __future__ import annotations
 
@@ -71,6 +71,14 @@ class Links:
                 part /= extent
         return max(shares.values(), default=0.0)
 
+    @property
+    def crossing(self) -> float:
+        """Of what each chip has for all others, how often a link carries as much in each direction, where it carries most.
+
+        Half of everything crosses the middle of an axis.
+        """
+        return max((extent / (8 if ring else 4) for extent, ring in self._axes() if extent > 1), default=0.0)
+
     def sum_s(self, size: int) -> float:
         """Seconds for the sum of `size` bytes that each chip has: at least, by bytes or by hops.
 
@@ -80,13 +88,9 @@ class Links:
         return max(self.busiest * size / self.bandwidth, hops * HOP_S)
 
     def exchange_s(self, size: int) -> float:
-        """Seconds in which each chip sends every other one its part of the `size` bytes that it has: at least.
-
-        Half of them cross the middle of an axis.
-        """
-        crossing = max((extent / (8 if ring else 4) for extent, ring in self._axes() if extent > 1), default=0.0)
+        """Seconds in which each chip sends every other one its part of the `size` bytes that it has: at least."""
         hops = sum(extent // 2 if ring else extent - 1 for extent, ring in self._axes())
-        return max(crossing * size / self.bandwidth, hops * HOP_S)
+        return max(self.crossing * size / self.bandwidth, hops * HOP_S)
 
     def _axes(self) -> Iterator[tuple[int, bool]]:
         return ((extent, self._is_ring(axis)) for axis, extent in enumerate(self.extents))

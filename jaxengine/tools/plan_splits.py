@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from jaxengine.device.layers.keeps import Paged
+from jaxengine.device.layers.latent_attention import LatentShape
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan, plan_model
@@ -22,8 +24,8 @@ class Split:
     """A model over `stages` of `tensor` devices each, every stage at work on rows of its own.
 
     `weight_bytes` are those of one device. To decode, all sequences are shared among the stages: each gets a token every
-    `token_s`, of which `token_links_s` pass in sums between the devices of a stage, and `tokens_per_s` come in all. Of prompts,
-    whose steps are the largest, `prompt_tokens_per_s` are read.
+    `token_s`, of which `token_links_s` pass in sums and exchanges between the devices of a stage, and `tokens_per_s` come in
+    all. Of prompts, whose steps are the largest, `prompt_tokens_per_s` are read.
     """
 
     stages: int
@@ -38,6 +40,16 @@ class Split:
 def sum_bytes(model: ModelPlan) -> int:
     """What devices sum up for each place of a step: the residual stream, after attention and after the feed-forward."""
     return 2 * model.config.num_layers * model.config.hidden_size * model.dtype.itemsize
+
+
+def exchanged_bytes(model: ModelPlan, rows: int) -> list[int]:
+    """Of each exchange of heads for tokens, and of each way back, what a device has for others where so many rows decode."""
+    shape = getattr(model.config, "attention", None)
+    if not isinstance(shape, LatentShape) or not shape.exchanges(rows, model.layout, platform=model.platform):
+        return []
+    layers = sum(Paged(1, shape.latent, 0) in keeps for keeps in model.graph.cache)
+    numbers = rows * shape.num_heads // model.layout.shards("heads") * model.dtype.itemsize
+    return [numbers * shape.latent, numbers * shape.rank] * layers
 
 
 def compare_splits(config: EngineConfig, model: ModelPlan, *, max_num_seqs: int, max_tokens: int) -> list[Split]:
@@ -62,15 +74,15 @@ def compare_splits(config: EngineConfig, model: ModelPlan, *, max_num_seqs: int,
 
 def lines(splits: Sequence[Split], *, max_num_seqs: int) -> Iterator[str]:
     """A table as text, line by line."""
-    yield f"{'stages x tensor':<16} {'weights':>10} {'a token every':>14} {'in sums':>9} {'tokens/s':>9} {'of prompts/s':>13}"
+    yield f"{'stages x tensor':<16} {'weights':>10} {'a token every':>14} {'in links':>9} {'tokens/s':>9} {'of prompts/s':>13}"
     for one in splits:
         yield (
             f"{f'{one.stages} x {one.tensor}':<16} {one.weight_bytes / GIB:>6.2f} GiB {one.token_s * 1e3:>11.1f} ms "
             f"{one.token_links_s * 1e3:>6.1f} ms {one.tokens_per_s:>9,.0f} {one.prompt_tokens_per_s:>13,.0f}"
         )
     yield (
-        f"at least, with {max_num_seqs} sequences that decode, or steps full of prompts: weights, products and sums one after "
-        "the other; keys and values come on top"
+        f"at least, with {max_num_seqs} sequences that decode, or steps full of prompts: weights, products and what devices "
+        "send each other, one after the other; keys and values come on top"
     )
 
 
@@ -88,7 +100,11 @@ def _split(part: ModelPlan, links: Links, stages: int, *, max_num_seqs: int, max
     assert part.target.chip is not None
     roofline, layers = part.roofline(part.target.chip), part.config.num_layers
     share = math.ceil(layers / stages) / layers
-    token, token_links = _stage_s(part, roofline, links, share, math.ceil(max_num_seqs / stages), rows=max_num_seqs)
+    decoding = math.ceil(max_num_seqs / stages)
+    exchanges = share * sum(map(links.exchange_s, exchanged_bytes(part, decoding)))
+    token, token_links = (
+        seconds + exchanges for seconds in _stage_s(part, roofline, links, share, decoding, rows=max_num_seqs)
+    )
     prompt, _ = _stage_s(part, roofline, links, share, max_tokens, rows=max_num_seqs)
     return Split(
         stages=stages,

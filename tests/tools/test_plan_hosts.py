@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from jaxengine.startup.progress import Progress
 from jaxengine.tools.plan import plan_engine
 from jaxengine.tools.plan_links import HOP_S, Links
 from jaxengine.tools.plan_report import EnginePlan, lines
+from tests.device.models.cases import Fixture
 from tests.integration.engines import write_config
 from tests.targets.tpu import available
 from xla_cache import compile_programs
@@ -103,6 +105,23 @@ def test_a_plan_of_four_hosts(tmp_path: Path) -> None:
     text = "\n".join(lines(plan))
     assert "24 links between chips, 8 of them between hosts: where 64 sequences decode" in text
     assert "1 x 16" in text
+
+
+@pytest.mark.parametrize(("heads", "exchanged"), [(128, True), (144, False)])
+def test_heads_exchanged_for_tokens_are_on_the_links(tmp_path: Path, heads: int, exchanged: bool) -> None:
+    """8 heads of latent attention on each of 16 devices, or 9."""
+    model = Fixture.load("deepseek-v3").config | {"num_attention_heads": heads, "num_key_value_heads": heads}
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    options = {"max_num_seqs": 64, "max_num_batched_tokens": 512, "tensor_parallel_size": 16, "dtype": "bfloat16"}
+    hosts = plan_engine(EngineConfig.from_options(model=str(tmp_path), **options), "v6e-16").hosts
+    assert hosts is not None
+    assert hosts.links is not None
+    layers, sent = model["num_hidden_layers"], 64 * 8 * (48 + 40) * 2
+    assert hosts.links.bytes == 0.625 * 64 * hosts.sum_bytes + exchanged * layers * sent
+    assert hosts.links.seconds == pytest.approx(layers * (2 * 12 + exchanged * 2 * 6) * HOP_S)
+    whole = hosts.splits[0]
+    assert whole.token_links_s == pytest.approx(hosts.links.seconds)
+    assert whole.tokens_per_s == pytest.approx(64 / whole.token_s)
 
 
 def test_stages_and_tensors_compared(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from jaxengine.device.layers.indexer import Index, Indexer, IndexerShape
 from jaxengine.device.layers.keeps import Keeps, Paged, Takes
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.norm import RMSNorm
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.step import Step
 from pallas_kernels import choose_tokens, chosen_attention, latent_attention, rotate, write_latents
 
@@ -60,6 +61,16 @@ class LatentShape:
     def latent(self) -> int:
         """Numbers that a token keeps: what keys and values are made of, and a key's rotary part, which heads share."""
         return self.rank + self.rotary_dim
+
+    def exchanges(self, rows: int, layout: Layout, *, platform: str) -> bool:
+        """Whether devices attend with all heads of their own of so many decoding rows, and not with their own heads of all.
+
+        A prompt's tokens share what they read, and sending takes longer than attention would.
+        """
+        devices = layout.shards("heads")
+        if platform != "tpu" or layout.own_tokens or self.indexer is not None or self.takes:
+            return False
+        return devices > 1 and self.num_heads // devices <= FEW_HEADS and rows % devices == 0
 
 
 class LatentAttention(nnx.Module):
@@ -236,15 +247,8 @@ class LatentAttention(nnx.Module):
         return self.context.layout.across("heads")
 
     def _exchanges(self, queries: jax.Array, starts: jax.Array) -> bool:
-        """Whether devices attend with all heads of their own tokens, and not with their own `queries [N, heads, D]` of all.
-
-        A prompt's tokens share what they read, and sending takes longer than attention would.
-        """
-        layout, (tokens, heads, _) = self.context.layout, queries.shape
-        devices = layout.shards("heads")
-        if self.context.platform != "tpu" or layout.own_tokens or self.indexer is not None or self.shape.takes:
-            return False
-        return devices > 1 and heads <= FEW_HEADS and tokens == len(starts) and tokens % devices == 0
+        tokens, rows = len(queries), len(starts)
+        return tokens == rows and self.shape.exchanges(rows, self.context.layout, platform=self.context.platform)
 
     def _norm(self, size: int) -> RMSNorm:
         return RMSNorm(size, epsilon=self.shape.norm_epsilon, axis="head_dim", context=self.context)
