@@ -26,9 +26,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxengine.device.layers.schemes import WEIGHT, KeptMatrix, part_of
-from jaxengine.device.layers.schemes.rounding import Rounded, RowScales, row_scales
+from jaxengine.device.layers.schemes.rounding import Rounded, RowScales, TensorsFound, row_scales
 from jaxengine.device.weights.formats import Numbers
-from jaxengine.device.weights.rules import Array, KvHeads, Rule, Turned
+from jaxengine.device.weights.rules import Array, KvHeads, Made, Rule, Turned
 from pallas_kernels import grouped_matmul, matmul, matmul_each
 from pallas_kernels.matmul.parts import Parts
 
@@ -128,10 +128,19 @@ class Int8:
         )
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
-        weights = _turned_weights if rule.stacked else _weights
+        tensors = TensorsFound()
+
+        def weight(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
+            matrix = rule.rows(tensor, config, shape[::-1] if rule.stacked else shape)
+            rounded = Rounded(matrix, Numbers(dtype="int8"), row_scales, tensors.of(tensor))
+            return Turned(rounded) if rule.stacked else rounded
+
+        def scale(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> RowScales:
+            return RowScales(rule.rows(tensor, config, (*shape, 1)), tensors.of(tensor))
+
         return tuple(
-            replace(rule, target=part_of(rule.target, name), transform=rule.then(make))
-            for name, make in ((WEIGHT, weights), (SCALE, _scales))
+            replace(rule, target=part_of(rule.target, name), transform=make)
+            for name, make in ((WEIGHT, weight), (SCALE, scale))
         )
 
     def stored_rules(self, rule: Rule) -> tuple[Rule, ...]:
@@ -148,15 +157,3 @@ class Int8:
 
 
 INT8 = Int8()
-
-
-def _weights(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Rounded:
-    return Rounded(matrix, Numbers(dtype="int8"), row_scales)
-
-
-def _turned_weights(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Turned:
-    return Turned(_weights(matrix, config, shape))
-
-
-def _scales(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> RowScales:
-    return RowScales(matrix)
