@@ -6,13 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxengine.collector import without_collection
 from jaxengine.device.weights.source import check_name
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import read_environment
+from jaxengine.startup.device_half import load_builder
 from jaxengine.startup.group.placed import placed
 from jaxengine.startup.log import show_log
-from jaxengine.startup.native_ahead import begin_ahead
 
 if TYPE_CHECKING:
     from jaxengine.startup.engine import HostedEngine
@@ -26,11 +25,7 @@ def start_engine(model: str | None, options: Mapping[str, Any]) -> HostedEngine:
     """
     config = read_options(model, options)
     # The device half is loaded here and not above, so that a wrong option or path is reported without loading JAX.
-    with without_collection():
-        begin_ahead(config)
-        from jaxengine.startup.build import build_engine
-
-    return build_engine(config)
+    return load_builder(config)(config)
 
 
 def read_options(model: str | None, options: Mapping[str, Any]) -> EngineConfig:

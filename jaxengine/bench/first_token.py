@@ -26,14 +26,13 @@ def main() -> None:
 
     with without_collection():
         from jaxengine.options.config import EngineConfig
-        from jaxengine.startup.native_ahead import begin_ahead
+        from jaxengine.startup.device_half import load_builder
 
         config = EngineConfig.from_options(**options)
-        begin_ahead(config)
+        build_engine = load_builder(config)
         import jax
 
         from jaxengine.contract.sampling_params import SamplingParams
-        from jaxengine.startup.build import build_engine
 
     imported = clock()
     events = {"/jax/compilation_cache/cache_hits": 0, "/jax/compilation_cache/cache_misses": 0}

@@ -50,17 +50,12 @@ def run(namespace: argparse.Namespace) -> int:
     from jaxengine.cli.batch_run import check_files, run_batch
     from jaxengine.device.weights.source import check_name
     from jaxengine.server.formats import Formats
+    from jaxengine.startup.device_half import load_builder
 
     source, target = Path(namespace.input_file), Path(namespace.output_file)
     check_files(source, target)
     check_name(engine_config.model.model)
-
-    from jaxengine.startup.native_ahead import begin_ahead
-
-    begin_ahead(engine_config)
-    from jaxengine.startup.build import build_engine
-
-    engine = build_engine(engine_config, check=partial(Formats.choose, server_config.api))
+    engine = load_builder(engine_config)(engine_config, check=partial(Formats.choose, server_config.api))
     try:
         asyncio.run(run_batch(engine.front, server_config, source, target))
     finally:

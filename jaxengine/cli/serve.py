@@ -116,16 +116,13 @@ def _serve_here(listener: socket.socket, engine_config: EngineConfig, server_con
     def build() -> Front:
         from jaxengine.grammar.sources import GrammarSources
         from jaxengine.server.formats import Formats
-        from jaxengine.startup.native_ahead import begin_ahead
-
-        begin_ahead(engine_config)
-        from jaxengine.startup.build import build_engine
+        from jaxengine.startup.device_half import load_builder
 
         def prepare(grammars: GrammarSources) -> None:
             grammars.prepare()
             grammars.tokenizer.prepare()
 
         check = partial(Formats.choose, server_config.api)
-        return build_engine(engine_config, prepare_grammars=prepare, check=check).front
+        return load_builder(engine_config)(engine_config, prepare_grammars=prepare, check=check).front
 
     return run(listener, build, server_config)

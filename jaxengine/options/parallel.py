@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from jaxengine.errors import ConfigError
@@ -9,6 +10,13 @@ from jaxengine.options.option import at_least, option, positive
 from jaxengine.options.stages import read_layer_partition
 
 DEVICES = ("auto", "cpu", "gpu", "cuda", "tpu")
+
+
+def asked_platforms(device: str) -> tuple[str, ...]:
+    """What JAX is to run on, the first that there is: `device`, or what JAX_PLATFORMS names; () is JAX's own choice."""
+    if device != "auto":
+        return (device,)
+    return tuple(filter(None, os.environ.get("JAX_PLATFORMS", "").split(",")))
 
 
 @dataclass(frozen=True, kw_only=True)

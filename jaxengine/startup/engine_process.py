@@ -20,7 +20,6 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Protocol
 
-from jaxengine.collector import without_collection
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.messages import Alive, Begin, Close, EngineDead, EngineReady, Event, Message
 from jaxengine.contract.wire import Wire
@@ -28,8 +27,8 @@ from jaxengine.errors import EngineDeadError, JaxEngineError
 from jaxengine.grammar.sources import GrammarSources
 from jaxengine.host.engine.host import EngineHost
 from jaxengine.host.engine.loop import EngineLoop, Messages
+from jaxengine.startup.device_half import load_builder
 from jaxengine.startup.log import name_lines, show_log
-from jaxengine.startup.native_ahead import begin_ahead
 
 logger = logging.getLogger("jaxengine")
 
@@ -116,9 +115,7 @@ def live(descriptor: int, build: Callable[[Begin, Callable[[Event], None]], Work
 
 
 def _build(begin: Begin, emit: Callable[[Event], None]) -> EngineHost:
-    with without_collection():
-        begin_ahead(begin.config)
-        from jaxengine.startup.build import build_engine
+    build_engine = load_builder(begin.config)
 
     def prepare(grammars: GrammarSources) -> None:
         grammars.tokenizer.prepare()

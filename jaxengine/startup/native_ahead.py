@@ -6,14 +6,13 @@ To load it keeps one core busy for a second, and to build them another for four.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from jaxengine.options.config import EngineConfig
-from jaxengine.options.parallel import ParallelConfig
+from jaxengine.options.config import EngineConfig, ModelConfig
+from jaxengine.options.parallel import ParallelConfig, asked_platforms
 
 DECODERS = ("ForCausalLM", "ForConditionalGeneration")
 """How the names of architectures end whose programs call what is begun."""
@@ -23,17 +22,36 @@ PLUGINS = ("libtpu", "jax_plugins")
 
 
 def begin_ahead(config: EngineConfig) -> None:
-    """Begin to find or build them on a thread, if options and the files of a local model say that this start calls them.
+    """Begin to find or build them on a thread, if options and the model's files on this machine say that this start calls them.
 
-    JAX is loaded for it, and nothing more. Errors are left to the start, which meets them again.
+    JAX is loaded for it, and of a hub id the hub's library. Errors are left to the start, which meets them again.
     """
     compilation = config.compilation
     if compilation.xla_cache_path == "off" or compilation.bundle is not None or not _on_one_cpu(config.parallel):
         return
     from jaxengine.startup.native_libraries import MIN_WEIGHT_BYTES
 
-    if config.model.model is not None and _is_decoder(Path(config.model.model).expanduser(), MIN_WEIGHT_BYTES):
+    path = _files(config.model)
+    if path is not None and _is_decoder(path, MIN_WEIGHT_BYTES):
         threading.Thread(target=_begin, name="native ahead", daemon=True).start()
+
+
+def _files(model: ModelConfig) -> Path | None:
+    """Where the model's files are: the path that is named, or what the hub's cache has of a hub id."""
+    if model.model is None:
+        return None
+    path = Path(model.model).expanduser()
+    if path.exists():
+        return path
+    from huggingface_hub import try_to_load_from_cache
+
+    with suppress(ValueError, OSError):  # no such id
+        found = try_to_load_from_cache(
+            model.model, "config.json", cache_dir=model.download_dir, revision=model.revision
+        )
+        if isinstance(found, str):
+            return Path(found).parent
+    return None
 
 
 def _begin() -> None:
@@ -48,10 +66,8 @@ def _begin() -> None:
 def _on_one_cpu(parallel: ParallelConfig) -> bool:
     if max(parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.nnodes) > 1:
         return False
-    if parallel.device != "auto":
-        return parallel.device == "cpu"
-    named = os.environ.get("JAX_PLATFORMS")
-    return named == "cpu" if named else all(find_spec(name) is None for name in PLUGINS)
+    asked = asked_platforms(parallel.device)
+    return asked == ("cpu",) if asked else all(find_spec(name) is None for name in PLUGINS)
 
 
 def _is_decoder(path: Path, least_bytes: int) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxengine.errors import ConfigError
-from jaxengine.options.parallel import ParallelConfig
+from jaxengine.options.parallel import ParallelConfig, asked_platforms
 
 CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 """How so many TPU chips of one host lie beside each other."""
@@ -91,8 +91,8 @@ def visible(platform: str, devices: Sequence[str], index: int) -> Mapping[str, s
 
 def _platform(device: str) -> str:
     """What JAX will run on, told without loading it: nothing can be parted afterwards."""
-    name = os.environ.get("JAX_PLATFORMS", "").split(",")[0] or "auto" if device == "auto" else device
-    if name == "auto":
+    name = next(iter(asked_platforms(device)), None)
+    if name is None:
         installed = {"tpu": ("libtpu",), "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin")}
         found = (kind for kind, plugins in installed.items() if any(map(_is_installed, plugins)) and _devices(kind))
         return next(found, "cpu")

@@ -44,6 +44,19 @@ def test_so_is_a_gguf_file(tmp_path, begun):
     assert len(begun) == 1
 
 
+def test_so_is_what_the_cache_of_the_hub_has(tmp_path, begun):
+    folder, cache = tmp_path / "models--Qwen--Qwen3-0.6B", {"download_dir": str(tmp_path)}
+    (folder / "snapshots").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("c0ffee")
+    write(folder / "snapshots" / "c0ffee")
+    begin("Qwen/Qwen3-0.6B", revision="another", **cache)
+    begin("Qwen/Qwen3-1.7B", **cache)
+    assert begun == []
+    begin("Qwen/Qwen3-0.6B", **cache)
+    assert len(begun) == 1
+
+
 @pytest.mark.parametrize(
     ("kept", "options"),
     [
@@ -75,7 +88,7 @@ def test_nothing_is_begun_where_jax_may_find_another_device(tmp_path, monkeypatc
 
 
 def test_nothing_is_begun_without_a_model_that_can_be_read(tmp_path, begun):
-    for model in (None, "Qwen/Qwen3-0.6B", str(tmp_path)):
+    for model in (None, "Qwen/Qwen3-0.6B", "no: id", str(tmp_path)):
         begin(model)
     assert begun == []
 

@@ -32,15 +32,11 @@ def local_server(options: Mapping[str, Any]) -> Iterator[Client]:
     from jaxengine.server.launch import uvicorn_config
     from jaxengine.server.options import read_options
     from jaxengine.server.service import Service
-    from jaxengine.startup.native_ahead import begin_ahead
+    from jaxengine.startup.device_half import load_builder
 
     engine_config, server_config = read_options({**options, **QUIET})
     check_name(engine_config.model.model)
-    begin_ahead(engine_config)
-
-    from jaxengine.startup.build import build_engine
-
-    engine = build_engine(engine_config)
+    engine = load_builder(engine_config)(engine_config)
     try:
         service = Service.of(engine.front, server_config)
         logging.getLogger("jaxengine").setLevel(logging.ERROR)  # what follows is the terminal's

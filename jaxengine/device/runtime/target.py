@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from jaxengine.errors import ConfigError
+from jaxengine.options.parallel import asked_platforms
 from xla_cache.target import Target, TargetError, target
 
 
@@ -60,7 +61,7 @@ def choose_device(name: str) -> None:
         os.environ[MEMORY_FRACTIONS[0]] = str(GPU_MEMORY_FRACTION)
     if name != "auto":
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(name, name))
-    asked = os.environ.get("JAX_PLATFORMS", "any") if name == "auto" else name
+    asked = ",".join(asked_platforms(name)) or "any"
     try:
         found = platform_of(jax.devices())
     except (RuntimeError, AssertionError) as error:  # which of them depends on the plugin that is missing
