@@ -6,7 +6,7 @@
     product.h       products of rows with a matrix: `bfloat16.h`, `floats.h` of `float_tile.h`, and `integers.h` of int8 rows
     scaled.h        the same of matrices of 4 or 8 bits with scales; those of 4 may be packed (`scaled_matmul/packed.py`)
     fixed.h         those of integers, in fixed point: `fixed_tile.h`, `fixed_lanes.h` of few rows, `fixed_panel.h` of many
-    pair_panel.h    their sums, of integers
+    panel_sums.h    their sums, of integers
     factors.h       scales and zeros of groups as they are kept; `factor_types.h` has what XLA calls their types
     grouped.h       the same by groups of rows, each with a matrix of its own; `panel.h` and `panel_tile.h` have its blocks
     attention.h     attention over pages; `write_kv.h` what new tokens write there

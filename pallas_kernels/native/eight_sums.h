@@ -1,4 +1,5 @@
-// Sums of products of numbers of 8 or 4 bits with rows of 16 bits, eight at once: in int32, whose bits no order has a say in.
+// Sums of products of numbers of 8 bits with rows of 16, and of 4 bits with rows of 8, eight at once: in int32, whose bits no order has a
+// say in. Numbers of 4 bits are multiplied so where there are no wide vectors: others have `fixed_lanes.h`.
 
 #pragma once
 
@@ -18,12 +19,16 @@ typedef int32_t Eight __attribute__((vector_size(32), aligned(4), may_alias));
 // Of a packed matrix of 4 bits four inputs each of so many lines lie together, and lines of two outputs each.
 constexpr int64_t PACKED_LINES = 8, PACKED_OUTPUTS = 2 * PACKED_LINES, PACKED_INPUTS = 4;
 
+// What a row's integers are: of as many bits as lose little beside what the matrix has lost (`benchmarks/rounded_rows.py`).
+template <Number NUMBER>
+using RowOf = std::conditional_t<is_paired(NUMBER), int8_t, int16_t>;
+
 // Sums of R rows, of as many outputs each as make eight, row by row. A line of a matrix is an output's, or of 4 bits two outputs'.
 template <Number NUMBER, int R>
 struct EightOf {
   static constexpr int OUTPUTS = 8 / R, EACH = is_paired(NUMBER) ? 2 : 1, LINES = OUTPUTS / EACH;
   const uint8_t* lines[LINES];
-  const int16_t* x;  // rows `x_stride` apart, which go on with zeros to a multiple of 32
+  const RowOf<NUMBER>* x;  // rows `x_stride` apart, which go on with zeros to a multiple of 32
   int64_t x_stride;
   const uint8_t* following;  // is asked for meanwhile
   bool packed;               // lines go on PACKED_LINES * PACKED_INPUTS bytes later
@@ -33,14 +38,13 @@ struct EightOf {
 typedef int16_t Shorts __attribute__((vector_size(4 * WIDTH), aligned(2), may_alias));
 constexpr int64_t SHORTS = 2 * WIDTH;
 
-template <bool SIGNED>
 INLINE Shorts shorts_of(const uint8_t* from) {
 #if WIDTH == 16
   const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-  return (Shorts)(SIGNED ? _mm512_cvtepi8_epi16(bytes) : _mm512_cvtepu8_epi16(bytes));
+  return (Shorts)_mm512_cvtepi8_epi16(bytes);
 #else
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  return (Shorts)(SIGNED ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes));
+  return (Shorts)_mm256_cvtepi8_epi16(bytes);
 #endif
 }
 
@@ -54,29 +58,6 @@ INLINE Integers plus_products(Integers sum, Shorts a, Shorts b) {
 #else
   return sum + (Integers)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #endif
-}
-
-// What each of the 16 numbers of float4 is, plus the offset.
-INLINE __m128i float4_numbers() { return _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0); }
-
-// What each of 16 bytes holds of its two numbers of 4 bits, plus the offset. Of int4 the second has 16 times itself and the first.
-template <Number NUMBER>
-INLINE void split(Shorts bytes, Shorts& first, Shorts& second) {
-  if constexpr (NUMBER == Number::int4) {
-    first = bytes & 15, second = bytes;
-  } else {
-    // where the upper byte has its highest bit, it becomes zero
-    const __m128i values = float4_numbers();
-    const Shorts marked = bytes | int16_t(-32768);
-    first = marked & int16_t(-32768 | 15), second = marked >> 4;
-#if WIDTH == 16
-    const __m512i table = _mm512_broadcast_i32x4(values);
-    first = (Shorts)_mm512_shuffle_epi8(table, (__m512i)first), second = (Shorts)_mm512_shuffle_epi8(table, (__m512i)second);
-#else
-    const __m256i table = _mm256_broadcastsi128_si256(values);
-    first = (Shorts)_mm256_shuffle_epi8(table, (__m256i)first), second = (Shorts)_mm256_shuffle_epi8(table, (__m256i)second);
-#endif
-  }
 }
 
 INLINE Eight lanes_added(const Integers (&sums)[8]) {
@@ -94,10 +75,11 @@ INLINE Eight lanes_added(const Integers (&sums)[8]) {
   return (Eight)_mm256_permute2x128_si256(first, second, 0x20) + (Eight)_mm256_permute2x128_si256(first, second, 0x31);
 }
 
-// Of the inputs [first, last); of 4 bits with the offset.
+// Of the inputs [first, last).
 template <Number NUMBER, int R>
 INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t first, int64_t last) {
-  constexpr int LINES = EightOf<NUMBER, R>::LINES, OUTPUTS = EightOf<NUMBER, R>::OUTPUTS;
+  static_assert(NUMBER == Number::int8, "a byte each");
+  constexpr int LINES = EightOf<NUMBER, R>::LINES;
   Integers sums[8] = {};
   const auto step = [&](const uint8_t* const* from, int64_t at, int64_t done) __attribute__((always_inline)) {
     Shorts rows[R];
@@ -106,17 +88,8 @@ INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t first, int64_t las
       IN_REGISTER(rows[r]);
     }
     UNROLLED for (int line = 0; line < LINES; ++line) {
-      if constexpr (is_paired(NUMBER)) {
-        Shorts first, second;
-        split<NUMBER>(shorts_of<false>(from[line] + at), first, second);
-        UNROLLED for (int r = 0; r < R; ++r) {
-          Integers* own = sums + r * OUTPUTS + 2 * line;
-          own[0] = plus_products(own[0], first, rows[r]), own[1] = plus_products(own[1], second, rows[r]);
-        }
-      } else {
-        const Shorts numbers = shorts_of<true>(from[line] + at);
-        UNROLLED for (int r = 0; r < R; ++r) sums[r * OUTPUTS + line] = plus_products(sums[r * OUTPUTS + line], numbers, rows[r]);
-      }
+      const Shorts numbers = shorts_of(from[line] + at);
+      UNROLLED for (int r = 0; r < R; ++r) sums[r * LINES + line] = plus_products(sums[r * LINES + line], numbers, rows[r]);
     }
   };
   int64_t done = first;
@@ -132,12 +105,7 @@ INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t first, int64_t las
     }
     step(from, 0, done);
   }
-  Eight added = lanes_added(sums);
-  if constexpr (NUMBER == Number::int4) {
-    const __m256i all = (__m256i)added, even = _mm256_shuffle_epi32(all, 0xa0);
-    added = (Eight)_mm256_blend_epi32(all, _mm256_srai_epi32(_mm256_sub_epi32(all, even), 4), 0xaa);
-  }
-  return added;
+  return lanes_added(sums);
 }
 #else
 template <Number NUMBER, int R>
@@ -147,7 +115,7 @@ INLINE Eight eight_sums(const EightOf<NUMBER, R>& of, int64_t first, int64_t las
   Eight sums = {};
   for (int i = 0; i < 8; ++i) {
     const uint8_t* line = of.lines[i % OUTPUTS / EACH];
-    const int16_t* row = of.x + i / OUTPUTS * of.x_stride;
+    const RowOf<NUMBER>* row = of.x + i / OUTPUTS * of.x_stride;
     int32_t sum = 0;
     for (int64_t input = first; input < last; ++input) {
       const uint8_t byte = line[of.packed ? input / PACKED_INPUTS * PACKED_LINES * PACKED_INPUTS + input % PACKED_INPUTS : input];

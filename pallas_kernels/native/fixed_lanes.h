@@ -1,6 +1,5 @@
-// Products in fixed point of a few rows with numbers of 4 bits. Lanes are outputs, so that no lanes are added: four inputs of eight
-// lines, of two outputs each, lie together in a packed matrix. Of another they are brought together as they are read, in bytes, of
-// which there are half as many as numbers.
+// Products of a few rows with numbers of 4 bits. Lanes are outputs, so that no lanes are added: four inputs of eight lines, of two outputs
+// each, lie together in a packed matrix. Of another they are brought together as they are read.
 
 #pragma once
 
@@ -10,81 +9,14 @@ namespace native {
 
 #if WIDTH >= 8
 constexpr int64_t LANE_LINES = PACKED_LINES, LANE_OUTPUTS = PACKED_OUTPUTS;  // of a tile
-constexpr int64_t LANE_INPUTS = 32;                               // of a line in a turn
 constexpr int64_t PACKED_BEHIND = 2 * BEHIND;  // what a packed matrix asks for: it passes twice the lines before these are there
-
-INLINE __m256i plus_pairs(__m256i sum, __m256i a, __m256i b) {
-#if INTEGER_QUADS
-  return _mm256_dpwssd_epi32(sum, a, b);
-#else
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
-#endif
-}
-
-// What the eight lines have of the inputs [4 i, 4 i + 4), four bytes in each lane, for i from 0 to 3.
-INLINE void read_lines(const uint8_t* const (&lines)[LANE_LINES], int64_t at, __m256i (&to)[4]) {
-  __m256i four[4], two[4];
-  UNROLLED for (int i = 0; i < 4; ++i) {
-    const auto half = [&](int line) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(lines[line] + at)); };
-    four[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(half(i)), half(i + 4), 1);
-  }
-  UNROLLED for (int i = 0; i < 2; ++i) {
-    two[i] = _mm256_unpacklo_epi32(four[2 * i], four[2 * i + 1]), two[2 + i] = _mm256_unpackhi_epi32(four[2 * i], four[2 * i + 1]);
-  }
-  UNROLLED for (int i = 0; i < 2; ++i) {
-    to[2 * i] = _mm256_unpacklo_epi64(two[2 * i], two[2 * i + 1]), to[2 * i + 1] = _mm256_unpackhi_epi64(two[2 * i], two[2 * i + 1]);
-  }
-}
-
-// Words of a vector of 32 or 64 bytes.
-template <typename Bytes>
-INLINE Bytes all_words(int16_t value) {
-  typedef int16_t Words __attribute__((vector_size(sizeof(Bytes))));
-  return (Bytes)(Words{} + value);
-}
-
-template <typename Bytes>
-INLINE Bytes shifted_words(Bytes words, int bits) {
-  typedef uint16_t Words __attribute__((vector_size(sizeof(Bytes))));
-  return (Bytes)((Words)words >> bits);
-}
-
-// What each byte, one of 16, is of float4.
-template <typename Bytes>
-INLINE Bytes float4_of(Bytes bytes) {
-#if WIDTH == 16
-  if constexpr (sizeof(Bytes) == 64) return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(float4_numbers()), bytes);
-#endif
-  if constexpr (sizeof(Bytes) == 32) return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(float4_numbers()), bytes);
-}
-
-// What four bytes of each line hold: of the first outputs and of the second, in the low bytes of words and in the high ones. Of int4
-// the second ones have 16 times themselves and the first.
-template <Number NUMBER, typename Bytes = __m256i>
-struct LaneNumbers {
-  Bytes first[2], second[2];
-
-  INLINE_MEMBER explicit LaneNumbers(Bytes bytes) {
-    const Bytes low = all_words<Bytes>(255);
-    if constexpr (NUMBER == Number::int4) {
-      const Bytes four = all_words<Bytes>(15), upper = shifted_words(bytes, 8);
-      first[0] = bytes & four, second[0] = bytes & low;
-      first[1] = upper & four, second[1] = upper;
-    } else {
-      const Bytes four = all_words<Bytes>(0x0f0f);
-      const Bytes a = float4_of(bytes & four), b = float4_of(shifted_words(bytes, 4) & four);
-      first[0] = a & low, second[0] = b & low;
-      first[1] = shifted_words(a, 8), second[1] = shifted_words(b, 8);
-    }
-  }
-};
 
 // Where a tile's lines begin, of a packed matrix the first one, and the rows' integers for the same input; `following` is asked for
 // meanwhile.
 struct LaneInputs {
   const uint8_t* lines[LANE_LINES];
   const uint8_t* following;
-  const int16_t* x;
+  const int8_t* x;
   int64_t stride;
 };
 
@@ -101,45 +33,41 @@ INLINE void lane_sums(const LaneInputs& of, int64_t start, int64_t inputs, Eight
   UNROLLED for (int chain = 0; chain < CHAINS; ++chain) {
     UNROLLED for (int r = 0; r < R; ++r) first[chain][r] = second[chain][r] = _mm256_setzero_si256();
   }
-  const auto add = [&](__m256i bytes, const int16_t* x, int turn) __attribute__((always_inline)) {  // four inputs
-    const LaneNumbers<NUMBER> numbers(bytes);
-    UNROLLED for (int half = 0; half < 2; ++half) {
-      const int chain = (2 * turn + half) % CHAINS;
-      UNROLLED for (int r = 0; r < R; ++r) {
-        int32_t pair;
-        memcpy(&pair, x + r * of.stride + 2 * half, sizeof(pair));
-        const __m256i row = _mm256_set1_epi32(pair);
-        __m256i &own = first[chain][r], &other = second[chain][r];
-        own = plus_pairs(own, numbers.first[half], row), other = plus_pairs(other, numbers.second[half], row);
-        IN_REGISTER(own);
-        IN_REGISTER(other);  // compilers would add products to each other first, and keep them in memory
-      }
+  typedef Pairs<NUMBER, __m256i> Numbers;
+  const auto add = [&](__m256i bytes, const int8_t* x, int turn) __attribute__((always_inline)) {  // four inputs
+    const Numbers numbers(bytes);
+    const int chain = turn % CHAINS;
+    UNROLLED for (int r = 0; r < R; ++r) {
+      int32_t quad;
+      memcpy(&quad, x + r * of.stride, sizeof(quad));
+      const __m256i row = _mm256_set1_epi32(quad);
+      __m256i &own = first[chain][r], &other = second[chain][r];
+      own = plus_step<NUMBER>(own, numbers.first, row), other = plus_step<NUMBER>(other, numbers.second, row);
+      IN_REGISTER(own);
+      IN_REGISTER(other);  // compilers would add products to each other first, and keep them in memory
     }
   };
   const auto packed = [&](int64_t input) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(of.lines[0] + LANE_LINES * input));
   };
-  const auto step = [&](const uint8_t* const (&lines)[LANE_LINES], int64_t at, const int16_t* x) __attribute__((always_inline)) {
-    __m256i bytes[4];
-    UNROLLED for (int i = 0; i < LANE_INPUTS / 4; ++i) {
-      if (PACKED) {
-        bytes[i % 4] = packed(at + 4 * i);
-      } else if (i % 4 == 0) {
-        read_lines(lines, at + 4 * i, bytes);
-      }
-      add(bytes[i % 4], x + 4 * i, i);
+  const auto step = [&](const uint8_t* const (&lines)[LANE_LINES], int64_t at, const int8_t* x) __attribute__((always_inline)) {
+    __m256i read[LANE_LINES], bytes[BYTES / 4];
+    if (!PACKED) {
+      UNROLLED for (int i = 0; i < LANE_LINES; ++i) read[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lines[i] + at));
+      turn_lines(read, bytes);
     }
+    UNROLLED for (int i = 0; i < BYTES / 4; ++i) add(PACKED ? packed(at + 4 * i) : bytes[i], x + 4 * i, i);
   };
   int64_t done = 0;
-  for (; done + LANE_INPUTS <= inputs; done += LANE_INPUTS) {
+  for (; done + BYTES <= inputs; done += BYTES) {
     const uint8_t* behind = of.following + LANE_LINES * (start + done);
-    UNROLLED for (int64_t byte = 0; byte < LANE_LINES * LANE_INPUTS; byte += LINE) __builtin_prefetch(behind + byte, 0, 2);
+    UNROLLED for (int64_t byte = 0; byte < LANE_LINES * BYTES; byte += LINE) __builtin_prefetch(behind + byte, 0, 2);
     step(of.lines, start + done, of.x + done);
   }
   if (PACKED) {
     for (; done < inputs; done += PACKED_INPUTS) add(packed(start + done), of.x + done, 0);
   } else if (done < inputs) {  // what is behind a line may belong to nobody
-    uint8_t rest[LANE_LINES][LANE_INPUTS] = {};
+    uint8_t rest[LANE_LINES][BYTES] = {};
     const uint8_t* lines[LANE_LINES];
     for (int line = 0; line < LANE_LINES; ++line) {
       lines[line] = static_cast<uint8_t*>(memcpy(rest[line], of.lines[line] + start + done, inputs - done));
@@ -150,7 +78,7 @@ INLINE void lane_sums(const LaneInputs& of, int64_t start, int64_t inputs, Eight
     Eight own = {}, other = {};
     UNROLLED for (int chain = 0; chain < CHAINS; ++chain) own += (Eight)first[chain][r], other += (Eight)second[chain][r];
     to[r][0] = own;
-    to[r][1] = NUMBER == Number::int4 ? (other - own) >> 4 : other;
+    to[r][1] = Numbers::parted(own, other);
   }
 }
 
@@ -217,7 +145,7 @@ NOT_INLINE void add_blocks(const Scaled& scaled, const FixedRows& rows, const Wa
 // R rows, and the outputs from `output` on, of which there are `count`, LANE_OUTPUTS at most.
 template <Number NUMBER, bool PACKED, int R>
 NOT_INLINE void tile_of_lanes(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t output, int64_t count) {
-  const FixedRows rows(product, blocks);
+  const FixedRows rows(product, scaled, blocks);
   const uint8_t* matrix = static_cast<const uint8_t*>(product.weight) + output / 2 * product.inputs;
   LaneInputs of;
   UNROLLED for (int64_t line = 0; line < LANE_LINES; ++line) {
@@ -233,7 +161,7 @@ NOT_INLINE void tile_of_lanes(const Product& product, const Scaled& scaled, cons
   blocks.for_each([&](int64_t block, int64_t group, int64_t start, int64_t inputs) __attribute__((always_inline)) {
     if (waiting.count == MOST_WAITING) add(), waiting.count = 0;
     if (waiting.count == 0) waiting.block = block;
-    of.x = rows.values + block * blocks.place;
+    of.x = reinterpret_cast<const int8_t*>(rows.block(blocks, 0, block));
     waiting.groups[waiting.count] = group;
     lane_sums<NUMBER, PACKED, R>(of, start, inputs, waiting.sums[waiting.count]);
     ++waiting.count;

@@ -1,4 +1,4 @@
-// Products in fixed point of many rows, by panels.
+// Products of many rows, by panels.
 
 #pragma once
 
@@ -33,37 +33,28 @@ template <Number NUMBER, int R, bool ZEROS>
 NOT_INLINE void tile_of_fixed_panel(const Integers* panel, int64_t steps, const int32_t* x, const FixedBlock& block, int64_t row,
                                     float* totals) {
   Integers sums[R][PANEL_VECTORS] = {};
-  multiply_panel<NUMBER>(panel, steps, x, sums);
+  multiply_panel<NUMBER>(steps, x, sums, [&](int64_t step, int v) { return panel[step * panel_vectors(NUMBER) + v]; });
   add_block<NUMBER, ZEROS>(sums, block, row, totals);
 }
 
-#if WIDTH == 16
-// The same of a packed matrix from an input on. Numbers stay in registers: to write a panel cost eight rows a third of their time. A vector has
-// eight lines and the eight from `next` on; `following` is asked for meanwhile.
+// The same of a packed matrix from an input on, which is a panel. A vector has eight lines, or 16: the eight from `next` on, too; `following`
+// is asked for meanwhile.
 template <Number NUMBER, int R, bool ZEROS>
-NOT_INLINE void tile_of_packed(const uint8_t* lines, const uint8_t* next, const uint8_t* following, int64_t inputs, const int32_t* x,
+NOT_INLINE void tile_of_packed(const uint8_t* lines, const uint8_t* next, const uint8_t* following, int64_t steps, const int32_t* x,
                                const FixedBlock& block, int64_t row, float* totals) {
+  constexpr int64_t STEP = PACKED_LINES * PACKED_INPUTS;
   Integers sums[R][PANEL_VECTORS] = {};
-  const auto of_lines = [](const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); };
-  for (int64_t done = 0; done < inputs; done += PACKED_INPUTS, x += PACKED_INPUTS / 2 * R) {
-    const int64_t at = PACKED_LINES * done;
-    __builtin_prefetch(following + 2 * at, 0, 2);
-    const __m512i bytes = _mm512_inserti64x4(_mm512_castsi256_si512(of_lines(lines + at)), of_lines(next + at), 1);
-    const LaneNumbers<NUMBER, __m512i> numbers(bytes);
-    UNROLLED for (int half = 0; half < 2; ++half) {
-      UNROLLED for (int r = 0; r < R; ++r) {
-        const Shorts all = (Shorts)_mm512_set1_epi32(x[half * R + r]);
-        sums[r][0] = plus_products(sums[r][0], (Shorts)numbers.first[half], all);
-        sums[r][1] = plus_products(sums[r][1], (Shorts)numbers.second[half], all);
-      }
-    }
-  }
-  if constexpr (NUMBER == Number::int4) {
-    UNROLLED for (int r = 0; r < R; ++r) sums[r][1] = (sums[r][1] - sums[r][0]) >> 4;
-  }
+  multiply_panel<NUMBER>(steps, x, sums, [&](int64_t step, int) {
+    const auto of_lines = [&](const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + STEP * step)); };
+    __builtin_prefetch(following + sizeof(Integers) * step, 0, 2);
+#if WIDTH == 16
+    return (Integers)_mm512_inserti64x4(_mm512_castsi256_si512(of_lines(lines)), of_lines(next), 1);
+#else
+    return (Integers)of_lines(lines);
+#endif
+  });
   add_block<NUMBER, ZEROS>(sums, block, row, totals);
 }
-#endif
 
 // Outputs that have their sums, of some rows.
 template <Number NUMBER>
@@ -76,25 +67,6 @@ INLINE void store_totals(const float* totals, int64_t rows, int64_t columns, flo
       UNROLLED for (int v = 0; v < PANEL_VECTORS; ++v) *reinterpret_cast<Vector*>(out + v * WIDTH) = all[v];
     } else {
       memcpy(out, all, columns * sizeof(float));
-    }
-  }
-}
-
-// As `fill_panel`, of a packed matrix from an input on, whose lines in all have `inputs_of_lines` inputs.
-template <Number NUMBER>
-INLINE void fill_packed_panel(const uint8_t* from, int64_t inputs_of_lines, int64_t count, int64_t inputs, Integers* panel) {
-  constexpr int64_t APART = panel_vectors(NUMBER) * WIDTH;
-  for (int64_t line = 0; line < PANEL_OUTPUTS / 2; line += PACKED_LINES) {
-    const uint8_t* some = from + (2 * line < count ? line : 0) * inputs_of_lines;
-    int32_t* to = reinterpret_cast<int32_t*>(panel) + line;
-    for (int64_t done = 0; done < inputs; done += PACKED_INPUTS, some += PACKED_LINES * PACKED_INPUTS) {
-      __builtin_prefetch(some + BEHIND, 0, 2);
-      const LaneNumbers<NUMBER> numbers(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(some)));
-      UNROLLED for (int half = 0; half < 2; ++half, to += APART) {
-        const auto put = [&](int64_t at, __m256i all) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + at), all); };
-        if constexpr (NUMBER == Number::float4) put(0, numbers.first[half]);
-        put(NUMBER == Number::float4 ? WIDTH : 0, numbers.second[half]);
-      }
     }
   }
 }
@@ -113,11 +85,10 @@ INLINE void ask_for_factors(const Product& product, const Scaled& scaled, int64_
 template <Number NUMBER, bool ZEROS, bool PACKED>
 static void outputs_by_panels(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t first, int64_t last) {
   constexpr int64_t EACH = is_paired(NUMBER) ? 2 : 1;
-  static_assert(FIXED_BLOCK <= MOST_PANEL_INPUTS, "a panel has a block");
-  const FixedRows rows(product, blocks);
-  const PairRows pairs(product.rows, rows.values);
-  const Split groups(pairs.tiles.count, MOST_PANEL_ROWS / PANEL_ROWS);
-  alignas(LINE) Integers panel[MOST_PANEL_INPUTS / 2 * PANEL_VECTORS];
+  const FixedRows rows(product, scaled, blocks);
+  const PanelRows of_tiles(product.rows, rows.values);
+  const Split groups(of_tiles.tiles.count, MOST_PANEL_ROWS / PANEL_ROWS);
+  alignas(LINE) Integers panel[FIXED_BLOCK / step_inputs(Number::int8) * PANEL_VECTORS];
   alignas(LINE) float totals[MOST_PANEL_ROWS * PANEL_OUTPUTS];
   ask_for_factors(product, scaled, first, last);
   for (int64_t output = first; output < last; output += PANEL_OUTPUTS) {
@@ -126,10 +97,10 @@ static void outputs_by_panels(const Product& product, const Scaled& scaled, cons
     FixedBlock block;
     UNROLLED for (int v = 0; v < PANEL_VECTORS; ++v) block.scales[v] = Vector{} + 1.0f, block.zeros[v] = Vector{};
     for (int64_t part = 0; part < groups.count; ++part) {
-      const int64_t begin = pairs.tiles.start(groups.start(part)), end = pairs.tiles.start(groups.start(part + 1));
+      const int64_t begin = of_tiles.tiles.start(groups.start(part)), end = of_tiles.tiles.start(groups.start(part + 1));
       memset(totals, 0, (end - begin) * PANEL_OUTPUTS * sizeof(float));
       blocks.for_each([&](int64_t number, int64_t group, int64_t start, int64_t inputs) {
-        const int64_t place = group * product.outputs + output, steps = blocks.place / 2;
+        const int64_t place = group * product.outputs + output, steps = blocks.place / step_inputs(NUMBER);
         if (ZEROS) {
           read_factors<true>(scaled.zeros, scaled.factor, place, columns, block.zeros);
           if (is_paired(NUMBER)) part_neighbours(block.zeros);
@@ -140,23 +111,20 @@ static void outputs_by_panels(const Product& product, const Scaled& scaled, cons
         }
         block.row_scales = rows.scales + number * rows.together, block.row_sums = rows.sums + number * rows.together;
         const uint8_t* lines = matrix + (PACKED ? PACKED_LINES : 1) * start;
-        if constexpr (!PACKED) {
-          const uint8_t* following = matrix + PANEL_OUTPUTS / EACH * (product.inputs + start);
-          fill_panel<NUMBER>(lines, product.inputs, columns, inputs, following, panel);
-        } else if constexpr (WIDTH == 8) {
-          fill_packed_panel<NUMBER>(lines, product.inputs, columns, inputs, panel);
-        }
+        const uint8_t* following = matrix + PANEL_OUTPUTS / EACH * (product.inputs + start);
+        if (!PACKED) fill_panel<NUMBER>(lines, product.inputs, columns, inputs, following, panel);
         for (int64_t tile = groups.start(part); tile < groups.start(part + 1); ++tile) {
-          const int64_t row = pairs.tiles.start(tile);
-          const int32_t* x = pairs.tile(tile, number * steps, steps);
+          const int64_t row = of_tiles.tiles.start(tile);
+          const int32_t* x = of_tiles.tile(tile, number * steps, steps);
           float* own = totals + (row - begin) * PANEL_OUTPUTS;
-          with_panel_rows(pairs.tiles.size(tile), [&](auto size) {
-#if WIDTH == 16
-            const uint8_t* next = columns > PACKED_OUTPUTS ? lines + PACKED_LINES * product.inputs : lines;
-            const uint8_t* following = matrix + PANEL_OUTPUTS / EACH * (product.inputs + start);
-            if constexpr (PACKED) return tile_of_packed<NUMBER, size.value, ZEROS>(lines, next, following, inputs, x, block, row, own);
-#endif
-            tile_of_fixed_panel<NUMBER, size.value, ZEROS>(panel, (inputs + 1) / 2, x, block, row, own);
+          with_panel_rows(of_tiles.tiles.size(tile), [&](auto size) {
+            const int64_t some = (inputs + step_inputs(NUMBER) - 1) / step_inputs(NUMBER);
+            if constexpr (PACKED) {
+              const uint8_t* next = columns > PACKED_OUTPUTS ? lines + PACKED_LINES * product.inputs : lines;
+              tile_of_packed<NUMBER, size.value, ZEROS>(lines, next, following, some, x, block, row, own);
+            } else {
+              tile_of_fixed_panel<NUMBER, size.value, ZEROS>(panel, some, x, block, row, own);
+            }
           });
         }
       });
@@ -175,10 +143,13 @@ static void outputs_of_number(const Product& product, const Scaled& scaled, int6
     return outputs(product, scaled, blocks, first, last);
   }
   if constexpr (is_paired(NUMBER)) {
-    if (by_lanes(product.rows, scaled, blocks)) return outputs_by_lanes<NUMBER, PACKED>(product, scaled, blocks, first, last);
+    outputs_by_lanes<NUMBER, PACKED>(product, scaled, blocks, first, last);
+  } else {
+    outputs_by_tiles<NUMBER>(product, scaled, blocks, first, last);
   }
-#endif
+#else
   outputs_by_tiles<NUMBER>(product, scaled, blocks, first, last);
+#endif
 }
 
 // Outputs [first, last) of all rows.

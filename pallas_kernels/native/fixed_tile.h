@@ -1,4 +1,4 @@
-// Products in fixed point of up to four rows: eight results at a time, whose numbers never leave the registers.
+// Products of up to four rows: eight results at a time, whose numbers never leave the registers.
 
 #pragma once
 
@@ -77,7 +77,7 @@ template <Number NUMBER, int R>
 NOT_INLINE void tile_of_fixed(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t row, int64_t output,
                               int64_t count) {
   typedef EightOf<NUMBER, R> Of;
-  const FixedRows rows(product, blocks);
+  const FixedRows rows(product, scaled, blocks);
   const uint8_t* matrix = static_cast<const uint8_t*>(product.weight) + output / Of::EACH * product.inputs;
   // The first rows read the matrix from memory, which delivers in order: they ask for what is behind in the order in which it lies.
   const uint8_t* following = matrix + (row == 0 ? larger(Of::LINES * product.inputs, BEHIND) : 0);
@@ -88,7 +88,7 @@ NOT_INLINE void tile_of_fixed(const Product& product, const Scaled& scaled, cons
   of.x_stride = rows.stride, of.following = following, of.packed = scaled.packed;
   EightFloats total = {};
   blocks.for_each([&](int64_t block, int64_t group, int64_t start, int64_t inputs) __attribute__((always_inline)) {
-    of.x = rows.values + row * rows.stride + block * blocks.place - start;
+    of.x = reinterpret_cast<const RowOf<NUMBER>*>(rows.block(blocks, row, block)) - start;
     const int64_t place = group * product.outputs + output, of_row = block * rows.together + row;
     EightFloats zeros = {}, scales = EightFloats{} + 1.0f;
     if (scaled.zeros != nullptr) zeros = of_outputs<Of::OUTPUTS, true>(scaled.zeros, scaled.factor, place, count);

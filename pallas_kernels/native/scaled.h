@@ -14,8 +14,6 @@ constexpr int64_t MOST_PANEL = PAIR_BLOCK;  // inputs that are made bfloat16 tog
 constexpr int64_t MOST_PANEL = BLOCK;
 #endif
 
-typedef uint16_t Narrow __attribute__((vector_size(2 * WIDTH), aligned(2), may_alias));
-
 // To the nearest bfloat16, ties to even: the upper halves.
 INLINE Integers rounded(Vector values) {
   const Integers bits = (Integers)values;
@@ -26,15 +24,8 @@ INLINE Narrow narrowed(Vector values) {
 #if BFLOAT16_PAIRS
   return (Narrow)_mm512_cvtneps_pbh((__m512)values);
 #else
-  const Integers all = values != values ? (Integers)values | 0x400000 : rounded(values), upper = (all >> 16) & 0xffff;
-#if WIDTH == 16
-  return (Narrow)_mm512_cvtepi32_epi16((__m512i)upper);
-#elif WIDTH == 8
-  const __m256i packed = _mm256_packus_epi32((__m256i)upper, (__m256i)upper);
-  return (Narrow)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
-#else
-  return __builtin_convertvector(upper, Narrow);
-#endif
+  const Integers all = values != values ? (Integers)values | 0x400000 : rounded(values);
+  return lower_halves((all >> 16) & 0xffff);
 #endif
 }
 

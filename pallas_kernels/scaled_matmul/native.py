@@ -1,9 +1,11 @@
 """The CPU's product in C++ (`pallas_kernels/native/scaled.h`), of bfloat16.
 
-With integers and float4 it is in fixed point (`fixed.h`): rows become integers of 16 bits, by blocks of `BLOCK` inputs at most or
-of a group's, and no number of the matrix is rounded. An output is off by no more than the 65,536th of a block's largest input
-times the sum of the matrix' magnitudes, beside what float32 rounds; a row with what is not finite is NaN. With float8 a few
-outputs at a time are made bfloat16, and bits are those of `matmul`'s backend of this name with the dense matrix.
+With integers and float4 it is in fixed point (`fixed.h`): rows become integers, by blocks of some inputs at most or of a group's
+(`rounding`), and no number of the matrix is rounded. Beside numbers of 4 bits rows have 8, the nearest of 127 steps of a block's
+largest input, as in llama.cpp; `benchmarks/rounded_rows.py` says what that costs. Beside int8 they have 16: an output is off by
+no more than the 65,536th of a block's largest input times the sum of the matrix' magnitudes, beside what float32 rounds. A row
+with what is not finite is NaN. With float8 a few outputs at a time are made bfloat16, and bits are those of `matmul`'s backend of
+this name with the dense matrix.
 `benchmarks/cpu_matmul.py` times both.
 """
 
@@ -20,7 +22,6 @@ from pallas_kernels import native
 from pallas_kernels.matmul import native as dense
 from pallas_kernels.scaled_matmul.dense import floats
 
-BLOCK = 256
 _CHUNK, _TOGETHER, _FACTOR_BYTES, _LINE = 32, 4, 8, 64
 
 
@@ -108,6 +109,12 @@ def scratch_bytes(rows: int, inputs: int, weight: Any, group: int) -> int:
     if jnp.issubdtype(weight, jnp.floating):
         return dense.scratch_bytes(rows, inputs, jnp.bfloat16)
     group = min(group, inputs)
-    blocks = -(-inputs // group) * -(-group // BLOCK)
-    place = -(-min(group, BLOCK) // _CHUNK) * _CHUNK
-    return blocks * ((rows + _TOGETHER - 1) * _FACTOR_BYTES + rows * place * 2) + _LINE
+    block, bits = rounding(weight)
+    blocks = -(-inputs // group) * -(-group // block)
+    place = -(-min(group, block) // _CHUNK) * _CHUNK
+    return blocks * ((rows + _TOGETHER - 1) * _FACTOR_BYTES + rows * place * bits // 8) + _LINE
+
+
+def rounding(weight: Any) -> tuple[int, int]:
+    """How many inputs of a row have a scale in common, at most, and of how many bits its integers are, beside this type."""
+    return (128, 8) if weight == jnp.uint8 else (256, 16)

@@ -93,6 +93,22 @@ struct Factors {
   }
 };
 
+// What a row stands for beside numbers of 4 bits: of each block of a group the nearest of 127 steps of its largest.
+static std::vector<double> in_steps(const std::vector<uint16_t>& x, int64_t rows, int64_t inputs, int64_t group) {
+  std::vector<double> found(x.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t first = 0, end; first < inputs; first = end) {
+      end = smaller(first + 128, smaller(inputs, first / group * group + group));
+      float most = 0;
+      for (int64_t i = first; i < end; ++i) most = std::fmax(most, std::fabs(as_float(x[r * inputs + i])));
+      for (int64_t i = first; i < end; ++i) {
+        found[r * inputs + i] = most == 0 ? 0 : std::nearbyint(double(127.0f / most) * as_float(x[r * inputs + i])) * most / 127;
+      }
+    }
+  }
+  return found;
+}
+
 // What is no number is left out.
 static int check_scaled(Number number, int64_t rows, int64_t inputs, int64_t outputs, int64_t group, Factor kept, bool with_zeros,
                         bool packed = false) {
@@ -110,6 +126,9 @@ static int check_scaled(Number number, int64_t rows, int64_t inputs, int64_t out
   std::vector<std::thread> pool;
   multiply_scaled(&product, &scaled, 1, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
   for (auto& thread : pool) thread.join();
+  std::vector<double> given(x.size());
+  for (size_t i = 0; i < x.size(); ++i) given[i] = as_float(x[i]);
+  if (paired) given = in_steps(x, rows, inputs, group == 0 ? inputs : group);
   int wrong = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t o = 0; o < outputs; ++o) {
@@ -120,7 +139,7 @@ static int check_scaled(Number number, int64_t rows, int64_t inputs, int64_t out
         double value = number_of(number, !paired ? byte : o % 2 ? byte >> 4 : byte & 15);
         const double most = scaled.fixed() ? std::fabs(value) + 16 : 0, scale = groups == 0 ? 1 : scales.values[i / group * outputs + o];
         value = (value - (groups != 0 && with_zeros ? zeros.values[i / group * outputs + o] : 0)) * scale;
-        const double row = as_float(x[r * inputs + i]);
+        const double row = given[r * inputs + i];
         sum += value * row, size += std::fabs(row) * (std::fabs(value) + most * std::fabs(scale));
       }
       wrong += !(std::fabs(out[r * outputs + o] - sum) <= (scaled.fixed() ? 1e-6 : 5e-3) * size);  // float8 is rounded to bfloat16
