@@ -98,16 +98,15 @@ def test_all_code_that_tracing_runs_is_in_the_key(tmp_path):
     ran: set[str] = set()
 
     def remember(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call":
-            ran.add(frame.f_code.co_filename)
+        ran.add(frame.f_code.co_filename)  # each call of Python code, and no line of it: nothing is given back
 
-    programs = all_programs(space)
-    sys.setprofile(remember)
+    programs, before = all_programs(space), sys.gettrace()
+    sys.settrace(remember)
     try:
         for program in programs:
             program.lower()
     finally:
-        sys.setprofile(None)
+        sys.settrace(before)
     ours = {Path(name) for name in ran if any(Path(name).is_relative_to(ROOT / package) for package in PACKAGES)}
     # it listens to JAX where an engine has been in this process, and traces nothing
     ours.discard(ROOT / "xla_cache/events.py")
