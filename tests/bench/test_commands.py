@@ -14,6 +14,18 @@ from tests.robustness.loopback import Loopback
 from tests.tools.pages import read_page
 
 SMALL = ["--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--max-model-len", "128", "--num-pages", "33"]
+ONE_SHAPE = [
+    "--max-num-seqs",
+    "4",
+    "--max-model-len",
+    "128",
+    "--num-pages",
+    "33",
+    "--bucket-planner",
+    "explicit",
+    "--buckets",
+    "4x8",
+]
 
 pytestmark = [pytest.mark.usefixtures("quick_engines"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -86,11 +98,11 @@ def test_what_cannot_be_measured_is_told(words, error, capsys):
 
 def test_an_engine_is_measured_without_a_server(tmp_path, capsys):
     lengths = ["--input-len", "9", "--output-len", "3", "--output-json", str(tmp_path / "r.json")]
-    assert main(["bench", "latency", *lengths, *SMALL, "--num-iters", "2", "--num-iters-warmup", "1"]) == 0
+    assert main(["bench", "latency", *lengths, *ONE_SHAPE, "--num-iters", "2", "--num-iters-warmup", "1"]) == 0
     kept = json.loads((tmp_path / "r.json").read_text())
     assert len(kept["latencies"]) == 2
     assert kept["avg_latency"] == pytest.approx(sum(kept["latencies"]) / 2, abs=1e-5)
-    words = ["bench", "throughput", *lengths, *SMALL, "--num-prompts", "6", "--html", str(tmp_path / "r.html")]
+    words = ["bench", "throughput", *lengths, *ONE_SHAPE, "--num-prompts", "6", "--html", str(tmp_path / "r.html")]
     assert main(words) == 0
     kept = json.loads((tmp_path / "r.json").read_text())
     assert (kept["num_requests"], kept["total_num_tokens"], kept["compile_events_after_ready"]) == (6, 72, 0)

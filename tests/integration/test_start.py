@@ -8,6 +8,10 @@ import pytest
 
 from jaxengine import LLM, SamplingParams
 from jaxengine.errors import CapacityError, CheckpointError, ConfigError, EngineDeadError
+from jaxengine.options.config import EngineConfig
+from jaxengine.startup.pool import plan_space
+from jaxengine.startup.prepare import prepare
+from jaxengine.startup.progress import Progress
 from tests.integration.engines import SMALL, greedy, run, start, token_ids, write_config
 
 
@@ -119,9 +123,9 @@ def test_an_end_in_hf_overrides_ends_generation(tmp_path, own):
 
 
 def test_context_auto_is_the_most_that_fits(tmp_path):
-    engine = start(write_config(tmp_path), max_model_len="auto")
-    assert engine.limits.max_model_len == 256
-    engine.close()
+    options = {**SMALL, "model": str(write_config(tmp_path)), "max_model_len": "auto"}
+    planned = plan_space(prepare(EngineConfig.from_options(**options), Progress(), weights=True))
+    assert planned.limits.max_model_len == 256
 
 
 def test_a_closed_engine_says_so(tmp_path):
