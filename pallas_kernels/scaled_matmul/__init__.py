@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,9 @@ EACH = Op(
     preferred={"cpu": ("together",)},
     portable="apart",
 )
+
+ROUNDING = ("tpu",)
+"""Backends that round results themselves; those of others are rounded behind them."""
 
 WEIGHTS = tuple(map(jnp.dtype, (jnp.uint8, jnp.int8, jnp.float8_e4m3fn, jnp.float8_e5m2)))
 """The types of such matrices. bfloat16 holds each of their values exactly.
@@ -55,6 +59,7 @@ def scaled_matmul(
     round_rows: bool = False,
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
     used: jax.Array | None = None,
+    result: DTypeLike = jnp.float32,
     backend: str = AUTO,
     platform: str | None = None,
 ) -> jax.Array:
@@ -75,18 +80,19 @@ def scaled_matmul(
         precision: of the products.
         used: int32 `[]`, of an `x [N, I]`: rows behind so many are padding. What these get means nothing, and is finite where
             the matrix is and `x` is.
+        result: the type that sums are rounded to.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
 
     Returns:
-        float32 `[N, ..., O]`. On the CPU a row's numbers are the same to the last bit whatever rows there are beside it.
+        `[N, ..., O]`. On the CPU a row's numbers are the same to the last bit whatever rows there are beside it.
 
     Raises:
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
     _check(x, weight, scales, zeros, used, group=group, pairs=pairs)
-    options = {
+    options: dict[str, Any] = {
         "group": group,
         "compute": compute,
         "pairs": pairs,
@@ -94,11 +100,13 @@ def scaled_matmul(
         "precision": precision,
         "used": used,
     }
-    if is_packed(weight):
-        chosen = OP.choose(platform, x, weight, scales, zeros, **options) if backend == AUTO else backend
-        weight = weight if chosen == "native" else unpacked(weight)
-    result: jax.Array = OP.run(backend, platform, x, weight, scales, zeros, **options)
-    return result
+    chosen = OP.choose(platform, x, weight, scales, zeros, **options) if backend == AUTO else backend
+    if is_packed(weight) and chosen != "native":
+        weight = unpacked(weight)
+    if chosen in ROUNDING:
+        options["result"] = result
+    products: jax.Array = OP.run(chosen, platform, x, weight, scales, zeros, **options)
+    return products.astype(result)
 
 
 def scaled_matmul_each(

@@ -65,8 +65,9 @@ def scaled_matmul(
     round_rows: bool,
     precision: jax.lax.Precision,
     used: jax.Array | None = None,
+    result: DTypeLike = jnp.float32,
 ) -> jax.Array:
-    """See the op's contract."""
+    """See the op's contract. Results are rounded here: XLA would read and write them once more."""
     chip = target_chip()
     assert chip is not None  # `supports` has seen to it
     rows = x.reshape(-1, x.shape[-1]).astype(compute)
@@ -74,17 +75,19 @@ def scaled_matmul(
     taken = None
     if zeros is not None and few:
         taken = zeros, group_sums(rows, len(scales), group=group, precision=precision)
-    products = _multiply(chip, group, pairs, rows, weight, scales, taken)
+    rounded = jnp.dtype(result) == jnp.bfloat16 and (zeros is None or few)
+    products = _multiply(chip, group, pairs, jnp.bfloat16 if rounded else jnp.float32, rows, weight, scales, taken)
     if zeros is not None and not few:  # XLA's product for them rounds results as well
         products = without_zeros(products, rows, scales, zeros, group=group, precision=precision)
     return products.reshape(*x.shape[:-1], -1)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))  # layers share what takes seconds to trace
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))  # layers share what takes seconds to trace
 def _multiply(
     chip: Chip,
     group: int,
     pairs: str,
+    result: DTypeLike,
     x: jax.Array,
     weight: jax.Array,
     scales: jax.Array,
@@ -110,7 +113,7 @@ def _multiply(
             *([] if taken is None else [of_outputs, of_rows]),
         ],
         out_specs=pl.BlockSpec((rows, block), lambda at, row: (row, at)),
-        out_shape=jax.ShapeDtypeStruct((count, outputs), jnp.float32),
+        out_shape=jax.ShapeDtypeStruct((count, outputs), result),
         scratch_shapes=[] if few else [pltpu.VMEM((block, inputs), jnp.bfloat16)],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"),
@@ -132,7 +135,8 @@ def _few(x: Any, weight: Any, scales: Any, *rest: Any, group: int, pairs: str, c
         own = slice(number * group, min((number + 1) * group, x.shape[1]))
         of_group = _product(x[:, own], numbers(weight[:, own], pairs=pairs, chip=chip))
         sums += of_group * (floats(scales[number : number + 1, :]) * more)
-    products[...] = sums - _taken(scales[...], *(array[...] for array in taken)) if taken else sums
+    sums = sums - _taken(scales[...], *(array[...] for array in taken)) if taken else sums
+    products[...] = sums.astype(products.dtype)
 
 
 def _taken(scales: jax.Array, zeros: jax.Array, inputs: jax.Array) -> jax.Array:
@@ -170,7 +174,8 @@ def _many(x: Any, weight: Any, scales: Any, products: Any, matrix: Any, *, group
             matrix[:, some] = found
 
     found = _product(x[...], matrix[...])
-    products[...] = found if groups > 1 else found * (floats(scales[...]) * more)
+    found = found if groups > 1 else found * (floats(scales[...]) * more)
+    products[...] = found.astype(products.dtype)
 
 
 def _product(x: jax.Array, matrix: jax.Array) -> jax.Array:

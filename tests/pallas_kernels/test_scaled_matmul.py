@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -94,6 +95,22 @@ def test_the_tpu_kernels_multiply_alike(case: ScaledCase, op: Any) -> None:
     real = slice(sum(case.sizes) if grouped else None)
     expected = np.asarray(at_once(multiply, *given, backend="reference"))[real]
     np.testing.assert_allclose(found[real], expected, rtol=0.01, atol=0.01 * np.abs(expected).max())
+
+
+ROUNDED = [case for case in KERNEL_CASES if case.name in ("int4, zeros", "float4", "many rows")]
+
+
+@pytest.mark.parametrize("backend", ["tpu", "xla"])
+@pytest.mark.parametrize("case", ROUNDED, ids=str)
+def test_results_are_rounded_once(case: ScaledCase, backend: str) -> None:
+    multiply = functools.partial(scaled_matmul, **case.options(), backend=backend)
+    with checked_tpu() if backend == "tpu" else contextlib.nullcontext():
+        whole, rounded = (
+            jax.jit(functools.partial(multiply, result=result))(*case.arguments())
+            for result in (jnp.float32, jnp.bfloat16)
+        )
+    assert rounded.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(rounded), np.asarray(whole.astype(jnp.bfloat16)))
 
 
 def gpu_refuses(case: ScaledCase, grouped: bool) -> str | None:

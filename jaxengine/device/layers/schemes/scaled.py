@@ -121,13 +121,14 @@ class Scaled(Numbers):
                 zeros,
                 group=min(group, x.shape[-1]),
                 used=None if layout.parallel else used,
+                result=dtype if across and not apart else jnp.float32,
                 **self._options(context),
             )
             if apart:
                 return own[None]
             if across and gives != takes:
-                return scatter_sum(own.astype(dtype), across)
-            return jax.lax.psum(own.astype(dtype), across) if across else own
+                return scatter_sum(own, across)
+            return jax.lax.psum(own, across) if across else own
 
         if not layout.parallel:
             return _times(product(x, parameters[WEIGHT], *of_groups), parameters).astype(dtype)
