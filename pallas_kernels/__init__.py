@@ -23,6 +23,7 @@ from pallas_kernels.adapter_product import AdapterRows, adapter_product
 from pallas_kernels.channel_scan import channel_scan
 from pallas_kernels.choose_tokens import choose_tokens
 from pallas_kernels.chosen_attention import chosen_attention
+from pallas_kernels.coded_matmul import coded_matmul, coded_rows, coded_shape
 from pallas_kernels.dispatch import AUTO, KernelUnsupported
 from pallas_kernels.gated_delta import gated_delta
 from pallas_kernels.generalised_delta import generalised_delta
@@ -67,6 +68,9 @@ __all__ = [
     "channel_scan",
     "choose_tokens",
     "chosen_attention",
+    "coded_matmul",
+    "coded_rows",
+    "coded_shape",
     "gated_delta",
     "generalised_delta",
     "grouped_matmul",

@@ -42,11 +42,12 @@ class NoCompilerError(CacheError):
 
 @dataclass(frozen=True)
 class Compiler:
-    """The words of its command, its version, and what it predefines, as a digest."""
+    """The words of its command, its version, what it predefines, as a digest, and the names of that."""
 
     command: tuple[str, ...]
     version: str
     predefined: str
+    macros: frozenset[str]
 
 
 def find_compiler() -> Compiler:
@@ -67,7 +68,8 @@ def find_compiler() -> Compiler:
         version = _output(*found, "--version").splitlines()[0]
     except (OSError, IndexError, subprocess.SubprocessError) as error:
         raise NoCompilerError(f"the C++ compiler {shlex.join(found)} does not run: {error}; {GET_A_COMPILER}") from None
-    return Compiler(command, version, hashlib.sha256(predefined.encode()).hexdigest())
+    macros = frozenset(line.split()[1] for line in predefined.splitlines() if line.startswith("#define "))
+    return Compiler(command, version, hashlib.sha256(predefined.encode()).hexdigest(), macros)
 
 
 def _output(*command: str) -> str:

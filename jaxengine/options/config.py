@@ -106,6 +106,12 @@ class ModelConfig:
         choices=LM_HEAD_DTYPES,
         shapes=True,
     )
+    code_weights: bool = option(
+        False,
+        "on a CPU that multiplies bfloat16 in pairs (AVX-512 BF16), keep matrices of bfloat16 in 12 bits a number, without loss: "
+        "answers are the same to the last bit, and up to four sequences at once read a quarter less; more are slower",
+        shapes=True,
+    )
     cpu_offload_gb: float = option(
         0.0,
         "GiB of each device's weights to keep in the host's memory, whole layers, which every step copies to a TPU; it means "

@@ -15,8 +15,8 @@ from jaxengine.contract.cache_traits import CacheTraits
 from jaxengine.contract.media import Modality
 from jaxengine.device.layers.adapters import AdapterSpec
 from jaxengine.device.layers.keeps import Keeps, Paged
-from jaxengine.device.layers.schemes.by_path import PLAIN, TOWER
-from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.layers.schemes.by_path import PLAIN, TOWER, Schemes
+from jaxengine.device.layers.schemes.coded import is_coded
 from jaxengine.device.layers.schemes.packed import PACKED
 from jaxengine.device.layers.sharding import ONE_DEVICE, Layout, one_device, share_layers
 from jaxengine.device.models.config.decoder_config import DecoderConfig
@@ -77,17 +77,25 @@ class ModelPlan(ModelFiles):
         """The layers of each stage; empty where there is one."""
         return () if self.pipeline is None else tuple(part.layers for part in self.pipeline.parts)
 
-    def calling(self, native: str | None) -> ModelPlan:
+    def calling(self, native: str | None, *, codes: bool = False) -> ModelPlan:
         """The same whose programs call this library, for which matrices of 4 bits are packed, and plain ones of an encoder.
 
-        An encoder's are not where adapters lie beside them, and those of 4 bits where a draft shares some.
+        With `codes` it multiplies with coded matrices, and plain ones of bfloat16 are kept so. Matrices that have adapters beside
+        them stay plain, and all that a draft may share.
         """
-        called = replace(self, native=native)
-        if native is not None and self.dtype == jnp.bfloat16 and self.draft is None:
-            called = replace(called, parameters=self.schemes.packed(self.parameters))
-        if native is None or not self.config.whole_rows or self.schemes != PLAIN or self.adapters is not None:
+        called, narrow = replace(self, native=native), self.dtype == jnp.bfloat16 and self.draft is None
+        if native is None:
             return called
-        schemes = replace(self.schemes, layers=PACKED)
+        schemes = self.schemes
+        if self.adapters is None and self.config.whole_rows and schemes == PLAIN:
+            schemes = replace(schemes, layers=PACKED)
+        elif self.adapters is None and narrow and codes and not self.config.whole_rows:
+            schemes = schemes.coded(head_path(tied=self.config.tie_word_embeddings))
+        if schemes != self.schemes:
+            called = called._kept_by(schemes)
+        return replace(called, parameters=schemes.packed(called.parameters)) if narrow else called
+
+    def _kept_by(self, schemes: Schemes) -> ModelPlan:
         graph, parameters = abstract_model(
             self.model_class,
             self.config,
@@ -97,7 +105,12 @@ class ModelPlan(ModelFiles):
             schemes=schemes,
             kv_dtype=self.kv_dtype,
         )
-        return replace(called, schemes=schemes, graph=graph, parameters=parameters)
+        return replace(self, schemes=schemes, graph=graph, parameters=parameters)
+
+    @property
+    def codes(self) -> bool:
+        """Whether some matrices are coded while they are loaded."""
+        return any(map(is_coded, self.parameters.values()))
 
     @property
     def rules(self) -> tuple[Rule | Ignore, ...]:
@@ -128,13 +141,15 @@ class ModelPlan(ModelFiles):
     def precision(self) -> str:
         """The dtype, and what matrices are where they are not of it."""
         head = self.schemes.of(head_path(tied=self.config.tie_word_embeddings))
-        named = {"matrices": self.schemes.name, "head": None if head is DENSE else head.dtype}
+        named = {"matrices": self.schemes.name, "head": None if head.dtype == "model" else head.dtype}
         return ", ".join([f"{self.dtype}", *(f"{what} in {name}" for what, name in named.items() if name is not None)])
 
     @property
     def fewer_bytes(self) -> tuple[str, ...]:
         """Options under which the weights would take fewer bytes than they do."""
-        plain_head = self.generates and self.schemes.of(head_path(tied=self.config.tie_word_embeddings)) is DENSE
+        plain_head = (
+            self.generates and self.schemes.of(head_path(tied=self.config.tie_word_embeddings)).dtype == "model"
+        )
         head = ("--lm-head-dtype int8 or int4",) if plain_head else ()
         if self.schemes.name is not None:
             return (*(("--quantization int4",) if self.schemes.name == "int8" else ()), *head)

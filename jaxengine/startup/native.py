@@ -71,8 +71,12 @@ def _warn(error: Exception) -> None:
 
 def begin_native(model: ModelPlan) -> None:
     """Begin to build what every such model's programs call; they say what else when they are traced."""
-    if model.native is not None:
-        known_native(model.native).begin([PACKED_PRODUCT if model.config.whole_rows else PRODUCT])
+    if model.native is None:
+        return
+    libraries = known_native(model.native)
+    if model.codes:
+        libraries.begin_coder()
+    libraries.begin([PACKED_PRODUCT if model.config.whole_rows else PRODUCT])
 
 
 def native_linker(model: ModelPlan) -> Callable[[bytes], None] | None:

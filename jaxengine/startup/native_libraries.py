@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import jax
 
+from pallas_kernels.coded_matmul.coding import SOURCE, Coder, code_by, coder_of
 from pallas_kernels.native import FOLDER, SOURCES, calls, registered_name
 from xla_cache import CacheError, LinkError, available_cores, default_directory
 from xla_cache.library import Library, Recipe, obtain_library
@@ -26,12 +27,17 @@ MIN_WEIGHT_BYTES = 64 << 20
 """Of a model whose own products pay for being built once."""
 
 
+CODED_NEEDS = frozenset({"__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__", "__AVX512BF16__"})
+"""What a compiler says of a machine for which coded matrices are multiplied: pairs of bfloat16 (`float_tile.h`)."""
+
+
 class NativeLibraries:
     """The libraries of one identity (`pallas_kernels.native`). Each is built when it is first asked for, in a thread beside."""
 
     def __init__(self, recipe: Recipe, directory: Path | None, folder: Path = FOLDER) -> None:
         """`directory` keeps them; None: nothing does."""
         self.identity = recipe.identity
+        self.multiplies_coded = recipe.compiler.macros >= CODED_NEEDS
         self._recipe = recipe
         self._kept_in = directory
         self._folder = folder
@@ -41,10 +47,13 @@ class NativeLibraries:
 
     def begin(self, symbols: Iterable[str]) -> None:
         """Load or build what has these custom calls, without waiting."""
+        for source in _sources(symbols):
+            self._begin(source)
+
+    def _begin(self, source: str) -> None:
         with self._lock:
-            for source in _sources(symbols):
-                if source not in self._building:
-                    self._building[source] = self._threads.submit(self._obtain, source)
+            if source not in self._building:
+                self._building[source] = self._threads.submit(self._obtain, source)
 
     def register(self, symbols: Iterable[str]) -> bool:
         """Wait for what has these custom calls, and register them. Whether any had to be built.
@@ -63,6 +72,17 @@ class NativeLibraries:
                     self._register(source, library)
                     self._registered.add(source)
         return built
+
+    def begin_coder(self) -> None:
+        """Load or build what codes matrices while they are loaded, and have it do so in this process."""
+        self._begin(SOURCE)
+        code_by(self._coder)
+
+    def _coder(self) -> Coder:
+        try:
+            return coder_of(self._building[SOURCE].result().symbols)
+        except CacheError as error:
+            raise LinkError(str(error)) from error
 
     def link(self, program: bytes) -> None:
         """Register what a program calls that is about to be compiled or loaded (`pallas_kernels.native.calls`).
@@ -127,6 +147,11 @@ def find_native(directory: Path | None, folder: Path = FOLDER) -> NativeLibrarie
 def known_native(identity: str) -> NativeLibraries:
     """Those of an identity that `find_native` has met in this process."""
     return _libraries[identity]
+
+
+def multiplies_coded(native: str | None) -> bool:
+    """Whether libraries of this identity multiply with matrices of bfloat16 that are kept in 12 bits (`schemes.coded`)."""
+    return native is not None and known_native(native).multiplies_coded
 
 
 def known_identities() -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from jaxengine.startup.draft_plan import plan_draft
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, plan_model
 from jaxengine.startup.native import obtain_native
+from jaxengine.startup.native_libraries import multiplies_coded
 from jaxengine.startup.progress import Progress
 from xla_cache import Bundle
 from xla_cache.target import Target
@@ -65,7 +66,8 @@ def prepare(
     )
     check_context(config, bundle, model)
     if not target.described:
-        model = model.calling(obtain_native(config, model, progress, bundle))
+        native = obtain_native(config, model, progress, bundle)
+        model = model.calling(native, codes=config.model.code_weights and multiplies_coded(native))
     limits = EngineLimits.resolve(
         config,
         model_max_len=model.config.max_position_embeddings,

@@ -108,12 +108,12 @@ def describe_matrices(
     for path, struct in filter(lambda item: is_numbers(item[0]), parameters.items()):
         scheme, module = schemes.of(path), path.rpartition(".")[0]
         if is_weight(path):
-            ways["" if scheme is DENSE else scheme.dtype].append(module)
-        elif scheme is not DENSE:
+            ways["" if scheme.dtype == "model" else scheme.dtype].append(module)
+        elif scheme.dtype != "model":
             tied = path == EMBEDDING
             head = f"; head{' and embedding, which are one,' if tied else ''} in {scheme.dtype}"
             others = f"{'' if tied else 'embeddings, '}norms and routers"
-        if scheme is not DENSE:
+        if scheme.dtype != "model":
             own = [
                 part
                 for other, part in parameters.items()

@@ -8,6 +8,7 @@
     fixed.h         those of integers, in fixed point: `fixed_tile.h`, `fixed_lanes.h` of few rows, `fixed_panel.h` of many
     panel_sums.h    their sums, of integers
     factors.h       scales and zeros of groups as they are kept; `factor_types.h` has what XLA calls their types
+    coded.h         products with matrices of bfloat16 kept in 12 bits (`coding.h`); `coder.cc` makes these, and has no calls
     grouped.h       the same by groups of rows, each with a matrix of its own; `panel.h` and `panel_tile.h` have its blocks
     attention.h     attention over pages; `write_kv.h` what new tokens write there
     packed.h        products with matrices that were packed as they were loaded; `lane_tile.h` has their tiles
@@ -50,6 +51,8 @@ FOLDER = Path(__file__).parent
     COPY,
     ADDRESSES,
     ZEROS,
+    CODED_PRODUCT,
+    CODED_ROWS,
 ) = (
     "product_of_rows",
     "product_of_float32",
@@ -67,9 +70,11 @@ FOLDER = Path(__file__).parent
     "copies_of_arrays",
     "addresses_of_arrays",
     "zeros_of_array",
+    "product_of_coded",
+    "rows_of_coded",
 )
 SOURCES = {
-    "decoder.cc": (PRODUCT, ATTENTION, WRITE, THRESHOLD, COPY, ADDRESSES, ZEROS),
+    "decoder.cc": (PRODUCT, CODED_PRODUCT, CODED_ROWS, ATTENTION, WRITE, THRESHOLD, COPY, ADDRESSES, ZEROS),
     "float32.cc": (FLOAT32_PRODUCT, FLOAT32_ATTENTION, FLOAT32_WRITE),
     "int8.cc": (INT8_PRODUCT,),
     "scaled.cc": (SCALED_PRODUCT,),

@@ -1,6 +1,7 @@
 // Custom calls of XLA: all that most models call on a CPU, whose matrices and pages are of bfloat16.
 
 #include "attention_call.h"
+#include "coded_call.h"
 #include "product_call.h"
 #include "threshold.h"
 #include "zeros.h"
@@ -60,6 +61,10 @@ ffi::Error zeros(ffi::Result<ffi::AnyBuffer> out) {
 }  // namespace
 
 XLA_CUSTOM_CALL(product_of_rows, native::multiply_call<native::Kind::bfloat16>)
+
+XLA_CUSTOM_CALL(product_of_coded, native::multiply_coded_call)
+
+XLA_CUSTOM_CALL(rows_of_coded, native::take_coded_call)
 
 XLA_CUSTOM_CALL(attention_of_rows, native::attend_call<uint16_t>, "scale", "soft_cap", "window")
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from jaxengine.device.layers.schemes.coded import Coding, is_coded
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint
 from jaxengine.device.weights.placement import place
 from jaxengine.device.weights.problems import Problems
 from jaxengine.device.weights.report import Progress, Tracker
+from jaxengine.device.weights.rules import Array, Made
 from jaxengine.errors import CheckpointError
+from pallas_kernels.coded_matmul import coding
 from pallas_kernels.scaled_matmul.packed import is_packed, packed, plain_shape
 
 MIN_CHUNK_BYTES = 1 << 20
@@ -47,8 +52,8 @@ def restore(
     Raises:
         CheckpointError: the checkpoint's parameters are not the model's (all differences are listed), or cannot be read.
     """
-    to_pack = [path for path, spec in parameters.items() if spec.dtype == np.uint8 and is_packed(spec)]
-    wanted, parameters = parameters, {**parameters, **{path: _plain(parameters[path]) for path in to_pack}}
+    remade = {path: remake for path, spec in parameters.items() if (remake := _remade(spec)) is not None}
+    wanted, parameters = parameters, {**parameters, **{path: plain for path, (plain, _) in remade.items()}}
     _check(checkpoint, parameters)
     stored = {
         path: math.prod(shape) * np.dtype(dtype).itemsize for path, (shape, dtype) in checkpoint.parameters.items()
@@ -61,14 +66,20 @@ def restore(
     for group, limit in ((large, largest), (small, largest // 4)):
         arrays |= _restore_group(checkpoint.path, group, bytes_at_once=limit)
         tracker.add(sum(stored[path] for path in group), num_tensors=len(group))
-    for path in to_pack:
-        arrays[path] = place(packed(np.asarray(arrays[path])), wanted[path])
+    for path, (_, made) in remade.items():
+        arrays[path] = place(made(np.asarray(arrays[path])), wanted[path])
     return {path: arrays[path] for path in parameters}
 
 
-def _plain(spec: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """What a checkpoint has of a packed matrix."""
-    return jax.ShapeDtypeStruct(plain_shape(spec.shape), spec.dtype, sharding=spec.sharding)
+def _remade(spec: jax.ShapeDtypeStruct) -> tuple[jax.ShapeDtypeStruct, Callable[[Array], Array | Made]] | None:
+    """Of a packed or coded matrix: what a checkpoint has of it, and how it is made of that."""
+    if spec.dtype == np.uint8 and is_packed(spec):
+        return jax.ShapeDtypeStruct(plain_shape(spec.shape), spec.dtype, sharding=spec.sharding), packed
+    if is_coded(spec):
+        shape = coding.plain_shape(spec.shape)
+        assert shape is not None
+        return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=spec.sharding), partial(Coding, shape=spec.shape)
+    return None
 
 
 def _restore_group(

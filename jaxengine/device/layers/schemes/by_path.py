@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from jaxengine.device.layers.schemes import HEAD, Scheme, is_numbers, is_weight
+from jaxengine.device.layers.schemes.coded import CODED
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.int8 import INT8
 from jaxengine.device.layers.schemes.scaled import FP8, INT4, INT4_G32, Scaled
@@ -74,6 +75,12 @@ class Schemes:
         ):
             return False
         return is_weight(path) or (path == HEAD and self.of(path) is not DENSE)
+
+    def coded(self, head: str) -> Schemes:
+        """The same, but that plain matrices of layers, and the vocabulary's at the path `head`, are kept coded."""
+        layers = CODED if self.layers is DENSE and self.stored is None else self.layers
+        plain_head = self.vocabulary is None and self.of(head) is DENSE
+        return replace(self, layers=layers, vocabulary=(head, CODED) if plain_head else self.vocabulary)
 
     def packed(self, parameters: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
         """The parameters as a CPU's library reads them best: matrices of 4 bits lie otherwise where they can."""
