@@ -107,9 +107,9 @@ class ModelConfig:
         shapes=True,
     )
     code_weights: bool = option(
-        False,
+        True,
         "on a CPU that multiplies bfloat16 in pairs (AVX-512 BF16), keep matrices of bfloat16 in 12 bits a number, without loss: "
-        "answers are the same to the last bit, and up to four sequences at once read a quarter less; more are slower",
+        "answers are the same to the last bit, and steps of few sequences, which wait for memory, read a quarter less",
         shapes=True,
     )
     cpu_offload_gb: float = option(

@@ -11,6 +11,7 @@ from typing import Any
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.runner import Runner
 from jaxengine.contract.transfer import TransferFacts
+from jaxengine.device.layers.schemes.coded import plain
 from jaxengine.device.runtime.block_moves import block_bytes
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.guard import CompileGuard
@@ -150,7 +151,7 @@ def _assemble(part: Part, steps: Runner, traffic_log: TrafficLog | None) -> Engi
         read_weights=partial(read_weights, config, model),
         know_peer=None if transfer is None else transfer.know_peer,
         closing=closing,
-        weights=parameters,
+        weights=lambda: plain(parameters()),
         draft_costs=runner.draft_costs,
         limits=start.limits,
         space=space,

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import jax
 
-from pallas_kernels.coded_matmul.coding import SOURCE, Coder, code_by, coder_of
+from pallas_kernels.coded_matmul.coding import SOURCE, Coder, code_by
 from pallas_kernels.native import FOLDER, SOURCES, calls, registered_name
 from xla_cache import CacheError, LinkError, available_cores, default_directory
 from xla_cache.library import Library, Recipe, obtain_library
@@ -80,7 +80,7 @@ class NativeLibraries:
 
     def _coder(self) -> Coder:
         try:
-            return coder_of(self._building[SOURCE].result().symbols)
+            return Coder(self._building[SOURCE].result().symbols)
         except CacheError as error:
             raise LinkError(str(error)) from error
 

@@ -11,7 +11,9 @@ import jax
 import numpy as np
 
 from jaxengine.device.layers.schemes import EMBEDDING, HEAD, TABLE
+from jaxengine.device.layers.schemes.coded import is_coded
 from jaxengine.device.runtime.memory import parameter_bytes
+from pallas_kernels.coded_matmul.coding import plain_shape
 
 
 class Speed(Protocol):
@@ -102,5 +104,7 @@ def _multiplying(parameters: Mapping[str, jax.ShapeDtypeStruct], speed: Speed) -
 
 
 def num_numbers(struct: jax.ShapeDtypeStruct) -> int:
-    """How many a parameter has: in bytes without a sign there are two each, of 4 bits."""
+    """How many a parameter has: in bytes without a sign there are two each, of 4 bits, and rows that are coded have a head."""
+    if is_coded(struct):
+        return math.prod(plain_shape(struct.shape) or ())
     return math.prod(struct.shape) * (2 if struct.dtype == np.uint8 else 1)

@@ -12,19 +12,25 @@ from numpy.typing import NDArray
 
 from pallas_kernels.coded_matmul import HEAD, coded_shape
 
-SOURCE, FUNCTION = "coder.cc", "code_rows"
-
-Coder = Callable[[NDArray[np.uint16], NDArray[np.uint16], int], None]
-"""`(rows [R, I], coded [O, I + HEAD], first)`: bits of bfloat16 become rows of `coded` from `first` on, in any thread."""
+SOURCE = "coder.cc"
 
 
-def coder_of(symbols: ctypes.CDLL) -> Coder:
-    """That of a library that `SOURCE` became."""
-    function: Any = getattr(symbols, FUNCTION)
-    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 4]
-    function.restype = None
+class Coder:
+    """What a library that `SOURCE` became does, in any thread. Numbers of bfloat16 are given by their bits."""
 
-    def code(rows: NDArray[np.uint16], coded: NDArray[np.uint16], first: int) -> None:
+    def __init__(self, symbols: ctypes.CDLL) -> None:
+        self._code: Any = symbols.code_rows
+        self._code.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 4]
+        self._decode: Any = symbols.decode_rows
+        self._decode.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 2]
+        self._code.restype = self._decode.restype = None
+
+    def code(self, rows: NDArray[np.uint16], coded: NDArray[np.uint16], first: int) -> None:
+        """Have `rows [R, I]` become those of `coded [O, I + HEAD]` from `first` on.
+
+        Raises:
+            ValueError: the arrays do not fit.
+        """
         count, inputs = rows.shape
         outputs = len(coded)
         fits = rows.dtype == coded.dtype == np.uint16 and coded.shape == coded_shape(outputs, inputs)
@@ -34,9 +40,20 @@ def coder_of(symbols: ctypes.CDLL) -> Coder:
             )
         if not (rows.flags.c_contiguous and coded.flags.c_contiguous and coded.flags.writeable):
             raise ValueError("rows and what they become must lie one behind the other")
-        function(rows.ctypes.data, coded.ctypes.data, outputs, inputs, first, first + count)
+        self._code(rows.ctypes.data, coded.ctypes.data, outputs, inputs, first, first + count)
 
-    return code
+    def decode(self, coded: NDArray[np.uint16]) -> NDArray[np.uint16]:
+        """What `coded` was made of, `[O, I]`.
+
+        Raises:
+            ValueError: nothing is coded so.
+        """
+        shape = plain_shape(coded.shape)
+        if shape is None or coded.dtype != np.uint16 or not coded.flags.c_contiguous:
+            raise ValueError(f"no matrix is coded as {coded.dtype}{list(coded.shape)}")
+        rows = np.empty(shape, np.uint16)
+        self._decode(coded.ctypes.data, rows.ctypes.data, *shape)
+        return rows
 
 
 _obtain: Callable[[], Coder] | None = None
@@ -48,16 +65,15 @@ def code_by(obtain: Callable[[], Coder]) -> None:
     _obtain = cache(obtain)
 
 
-def code(rows: NDArray[np.uint16], coded: NDArray[np.uint16], first: int) -> None:
-    """As a `Coder`, by what was said.
+def coder() -> Coder:
+    """What was said.
 
     Raises:
-        RuntimeError: nothing was said.
-        ValueError: the arrays do not fit.
+        RuntimeError: nothing was.
     """
     if _obtain is None:
         raise RuntimeError("no library codes matrices in this process; say which one does (code_by)")
-    _obtain()(rows, coded, first)
+    return _obtain()
 
 
 def plain_shape(shape: tuple[int, ...]) -> tuple[int, int] | None:

@@ -104,4 +104,27 @@ inline void code_row(const uint16_t* from, const Coded<uint8_t>& to, int64_t out
   }
 }
 
+// The row again.
+inline void decode_row(const Coded<const uint8_t>& from, int64_t output, uint16_t* to) {
+  Head head;
+  memcpy(&head, from.row(output), sizeof(head));
+  const uint8_t* numbers = from.numbers(output);
+  if (head.others == PLAIN) {
+    memcpy(to, numbers, from.fitting() * sizeof(*to));
+    memcpy(to + from.fitting(), from.rest(output), from.inputs / 4 * sizeof(*to));
+    return;
+  }
+  for (int64_t piece = 0; piece < from.inputs; piece += PIECE, numbers += PIECE_BYTES) {
+    for (int64_t i = 0; i < HALF_PIECE; ++i) {
+      const int64_t place = place_in_piece(i);
+      to[piece + i] = numbers[HALF_PIECE + place] | head.upper[numbers[place] & 15] << 8;
+      to[piece + HALF_PIECE + i] = numbers[PIECE + place] | head.upper[numbers[place] >> 4] << 8;
+    }
+  }
+  for (int i = 0; i < head.others; ++i) {
+    uint16_t& number = to[head.other[i] >> 8];
+    number = (number & 0xff) | (head.other[i] & 0xff) << 8;
+  }
+}
+
 }  // namespace native

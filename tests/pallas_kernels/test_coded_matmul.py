@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from jaxengine.startup.native_libraries import CODED_NEEDS
 from pallas_kernels import coded_matmul, coded_rows, coded_shape, matmul
-from pallas_kernels.coded_matmul.coding import SOURCE, Coder, coder_of
+from pallas_kernels.coded_matmul.coding import SOURCE, Coder
 from pallas_kernels.coded_matmul.reference import MOST_OTHERS, decoded
 from pallas_kernels.native import FOLDER, calling
 from xla_cache.library import Recipe, find_compiler, obtain_library
@@ -26,7 +26,7 @@ pairs = pytest.mark.skipif(
 def coder(tmp_path_factory: pytest.TempPathFactory) -> Coder:
     directory: Path = tmp_path_factory.mktemp("coder")
     directory.chmod(0o700)
-    return coder_of(obtain_library(FOLDER / SOURCE, directory, Recipe.of(FOLDER)).symbols)
+    return Coder(obtain_library(FOLDER / SOURCE, directory, Recipe.of(FOLDER)).symbols)
 
 
 def bits(outputs: int, inputs: int) -> NDArray[np.uint16]:
@@ -47,20 +47,24 @@ def coded(coder: Coder, plain: NDArray[np.uint16]) -> NDArray[np.uint16]:
     shape = coded_shape(*plain.shape)
     assert shape is not None
     found = np.empty(shape, np.uint16)
-    coder(plain[:7], found, 0), coder(plain[7:], found, 7)
+    coder.code(plain[:7], found, 0), coder.code(plain[7:], found, 7)
     return found
 
 
 @pytest.mark.parametrize("inputs", [128, 896, 1664, 3072])
 def test_any_matrix_comes_back(coder: Coder, inputs: int) -> None:
     plain = bits(70, inputs)
-    np.testing.assert_array_equal(np.asarray(decoded(jnp.asarray(coded(coder, plain)))).view(np.uint16), plain)
+    kept = coded(coder, plain)
+    np.testing.assert_array_equal(np.asarray(decoded(jnp.asarray(kept))).view(np.uint16), plain)
+    np.testing.assert_array_equal(coder.decode(kept), plain)
 
 
 def test_what_does_not_fit_is_refused(coder: Coder) -> None:
     assert coded_shape(64, 100) is None
     with pytest.raises(ValueError, match="do not fit"):
-        coder(bits(8, 128), np.empty((7, 160), np.uint16), 0)
+        coder.code(bits(8, 128), np.empty((7, 160), np.uint16), 0)
+    with pytest.raises(ValueError, match="no matrix"):
+        coder.decode(np.empty((7, 100), np.uint16))
 
 
 @pairs

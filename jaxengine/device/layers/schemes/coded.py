@@ -16,7 +16,7 @@ from jaxengine.device.layers.schemes import WEIGHT, KeptMatrix
 from jaxengine.device.layers.schemes.dense import Dense
 from jaxengine.device.weights.rules import Array, KvHeads, Made, Rule
 from pallas_kernels import coded_matmul, coded_rows, coded_shape
-from pallas_kernels.coded_matmul.coding import code, plain_shape
+from pallas_kernels.coded_matmul.coding import coder, plain_shape
 
 if TYPE_CHECKING:
     from jaxengine.device.layers.context import ModelContext
@@ -85,13 +85,21 @@ class Coding:
         step = max(1, _ROUNDED // self.shape[1])
         for first in range(0, self.shape[0], step):
             rows = np.ascontiguousarray(self.matrix[first : first + step], jnp.bfloat16)
-            code(rows.view(np.uint16), out, first)
+            coder().code(rows.view(np.uint16), out, first)
 
 
 CODED = Coded()
 
 _ROUNDED = 1 << 20
 """Numbers at once."""
+
+
+def plain(parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Parameters by their paths, those that are coded as the matrices that they stand for: copies in host memory."""
+    return {
+        path: jnp.asarray(coder().decode(np.asarray(array)).view(jnp.bfloat16)) if is_coded(array) else array
+        for path, array in parameters.items()
+    }
 
 
 def is_coded(weight: jax.Array | jax.ShapeDtypeStruct) -> bool:
