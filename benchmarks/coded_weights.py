@@ -2,7 +2,8 @@
 
     python -m benchmarks.coded_weights --model DIRECTORY
 
-Both engines lie in this process and take turns, step by step, of rows by tokens each. A step is the forward pass and a greedy choice.
+Both engines lie in this process and take turns, step by step, of rows by tokens each. A step is the forward pass and a greedy
+choice.
 """
 
 from __future__ import annotations
