@@ -97,7 +97,7 @@ NOT_INLINE void output_of_coded(Source source, const uint16_t* x, int64_t stride
     source.read(input, second, upper, pairs);
     UNROLLED for (int i = 0; i < 2; ++i) {
       UNROLLED for (int r = 0; r < R; ++r) {
-        const __m512i& row = *reinterpret_cast<const __m512i*>(x + r * stride + input + CHUNK * i);
+        const __m512i_u& row = *reinterpret_cast<const __m512i_u*>(x + r * stride + input + CHUNK * i);
         asm("vdpbf16ps %2, %1, %0" : "+v"(sums[r]) : "v"(pairs[i]), "m"(row));
       }
     }
