@@ -36,6 +36,7 @@ def test_a_model_and_its_sizes(tmp_path, caplog):
 
 def test_a_library_is_built_where_programs_can_be(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare_module, "obtain_native", lambda *arguments: "built")
+    monkeypatch.setattr(prepare_module, "multiplies_coded", lambda native: False)
     assert prepare(config(tmp_path), Progress()).model.native == "built"
     described = find_target("h200", compiles=False)
     assert prepare(config(tmp_path), Progress(), target=described).model.native is None

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from buckets import Bucket
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.keeps import CacheIndex, Keeps, Paged, PerSlot, Takes
+from jaxengine.device.layers.schemes.coded import is_coded
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.space import ProgramSpace
 
@@ -120,7 +121,7 @@ def loops(space: ProgramSpace) -> bool:
         and len({space.cache.indices[layer].pools for layer in space.layers}) == 1
         and len(keeps) == 1
         and all(isinstance(kept, Paged) and kept.value > 0 for kept in keeps)
-        and jnp.dtype(jnp.bfloat16) in types
+        and (jnp.dtype(jnp.bfloat16) in types or any(map(is_coded, own)))
         and jnp.dtype(jnp.float16) not in types
         and not space.graph.experts
     )
