@@ -97,7 +97,7 @@ _ROUNDED = 1 << 20
 def plain(parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Parameters by their paths, those that are coded as the matrices that they stand for: copies in host memory."""
     return {
-        path: jnp.asarray(coder().decode(np.asarray(array)).view(jnp.bfloat16)) if is_coded(array) else array
+        path: jax.device_put(coder().decode(np.asarray(array)).view(jnp.bfloat16)) if is_coded(array) else array
         for path, array in parameters.items()
     }
 
