@@ -24,7 +24,7 @@ from buckets import Bucket
 from jaxengine import LLM
 from jaxengine.bench import machine
 
-FORMS = {"plain": False, "coded": True}
+FORMS = {"plain": "never", "coded": "always"}
 
 
 def main() -> None:

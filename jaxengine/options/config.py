@@ -106,10 +106,12 @@ class ModelConfig:
         choices=LM_HEAD_DTYPES,
         shapes=True,
     )
-    code_weights: bool = option(
-        True,
+    code_weights: str = option(
+        "auto",
         "on a CPU that multiplies bfloat16 in pairs (AVX-512 BF16), keep matrices of bfloat16 in 12 bits a number, without loss: "
-        "answers are the same to the last bit, and steps of few sequences, which wait for memory, read a quarter less",
+        "answers are the same to the last bit, and steps of few sequences, which wait for memory, read a quarter less; auto does so "
+        "where max_num_seqs is 8 or less",
+        choices=("auto", "always", "never"),
         shapes=True,
     )
     cpu_offload_gb: float = option(

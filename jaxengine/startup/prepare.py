@@ -17,6 +17,9 @@ from jaxengine.startup.progress import Progress
 from xla_cache import Bundle
 from xla_cache.target import Target
 
+MOST_SEQUENCES_OF_CODED = 8
+"""At once: steps of so many read a matrix longer than they multiply with it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
@@ -65,9 +68,6 @@ def prepare(
         model, draft=plan_draft(config, model, partial(plan_model, weights=weights, target=target), weights=weights)
     )
     check_context(config, bundle, model)
-    if not target.described:
-        native = obtain_native(config, model, progress, bundle)
-        model = model.calling(native, codes=config.model.code_weights and multiplies_coded(native))
     limits = EngineLimits.resolve(
         config,
         model_max_len=model.config.max_position_embeddings,
@@ -75,6 +75,9 @@ def prepare(
         whole_prompts=model.pooler.computes_whole,
         usual_len=model.text_tokens,
     )
+    if not target.described:
+        native = obtain_native(config, model, progress, bundle)
+        model = model.calling(native, codes=_codes(config, limits) and multiplies_coded(native))
     progress.say("resolve", model.describe(random_weights=weights and config.model.load_format == "dummy"))
     if model.draft is not None:
         progress.say("resolve", f"drafts: {model.draft.model.describe(random_weights=False)}")
@@ -82,3 +85,10 @@ def prepare(
         progress.say("resolve", quantised)
     device_bytes = device_memory_bytes(model.devices, target, replicas=config.parallel.replicas_here)
     return Prepared(config=config, model=model, limits=limits, progress=progress, device_bytes=device_bytes)
+
+
+def _codes(config: EngineConfig, limits: EngineLimits) -> bool:
+    """Whether matrices are to be coded where they can be."""
+    if config.model.code_weights == "auto":
+        return limits.max_num_seqs <= MOST_SEQUENCES_OF_CODED
+    return config.model.code_weights == "always"

@@ -43,6 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(model: Path, store: Path, **options: Any) -> Engine:
+    """By itself it codes: few sequences run at once."""
     return engines.start(model, dtype="bfloat16", load_format="auto", xla_cache_path=str(store), **options)
 
 
@@ -60,7 +61,7 @@ def answers(engine: Engine) -> list[tuple[tuple[int, ...], list[float]]]:
 @pytest.fixture(scope="module")
 def plain(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What an engine of plain matrices says."""
-    engine = start(model, tmp_path_factory.mktemp("store"), code_weights=False)
+    engine = start(model, tmp_path_factory.mktemp("store"), code_weights="never")
     assert {array.dtype for array in engine.space.parameters.values()} == {jnp.dtype(jnp.bfloat16)}
     found = answers(engine)
     engine.close()
