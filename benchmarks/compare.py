@@ -40,7 +40,8 @@ from tqdm import tqdm
 from benchmarks.memory import read_bandwidth
 from jaxengine.bench import machine
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup.model_plan import plan_model
+from jaxengine.startup.prepare import prepare
+from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import NominalSpeed
 
 PEERS = Path(__file__).parent / "peers"
@@ -202,7 +203,8 @@ def interpreter(options: argparse.Namespace, engine: str) -> str:
 
 def decode_bytes(settings: dict[str, Any]) -> int:
     """Of weights, that a step reads."""
-    roofline = plan_model(EngineConfig.from_options(**settings)).roofline(NominalSpeed(1.0, 1.0, 1.0))
+    prepared = prepare(EngineConfig.from_options(**settings), Progress(lambda told: None))
+    roofline = prepared.model.roofline(NominalSpeed(1.0, 1.0, 1.0))
     return roofline.layer_bytes + roofline.head_bytes + roofline.expert_bytes
 
 

@@ -81,11 +81,11 @@ class Roofline:
         head = {name: struct for name, struct in tables.items() if name.startswith(multiplied)}
         return cls(
             speed,
-            parameter_bytes(layers),
+            _read(layers),
             (_multiplying(layers, speed) + chosen * _multiplying(experts, speed)) / num_devices,
-            parameter_bytes(head),
+            _read(head),
             _multiplying(head, speed) / num_devices,
-            parameter_bytes(experts),
+            _read(experts),
             chosen,
         )
 
@@ -95,6 +95,12 @@ class Roofline:
         weights, seconds = (self.head_bytes, self.head_s) if sampling else (touched, self.layer_s)
         reading, multiplying = weights / self.speed.memory_bandwidth, seconds * tokens
         return (reading, "memory") if reading >= multiplying else (multiplying, "compute")
+
+
+def _read(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> int:
+    """Bytes of them that one device reads: behind rows that are coded lies what plain ones would need, half a byte a number."""
+    coded = (num_numbers(struct) for struct in parameters.values() if is_coded(struct))
+    return parameter_bytes(parameters) - sum(coded) // 2
 
 
 def _multiplying(parameters: Mapping[str, jax.ShapeDtypeStruct], speed: Speed) -> float:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxengine.startup.roofline import NominalSpeed, Roofline
+from pallas_kernels import coded_shape
 
 SPEED = NominalSpeed(memory_bandwidth=1e6, matrix_flops=1e6, int8_ops=4e6)
 VOCAB, WIDTH = 100, 10
@@ -42,6 +43,13 @@ def test_a_table_in_int8_is_read_with_its_scales_and_multiplied_as_integers():
     found = Roofline.of(parameters, SPEED, num_devices=1)
     assert (found.head_bytes, found.layer_bytes) == (VOCAB * WIDTH + 4 * VOCAB, 0)
     assert found.floor(10_000, sampling=True)[0] == pytest.approx(10_000 * 2 * VOCAB * WIDTH / 4e6, rel=0.5)
+
+
+def test_of_a_coded_matrix_heads_and_three_quarters_are_read():
+    coded = {"layers.0.up.weight": jax.ShapeDtypeStruct(coded_shape(50, 256), jnp.uint16)}
+    found = Roofline.of(coded, SPEED, num_devices=1)
+    assert found.layer_bytes == 50 * (64 + 256 * 3 // 2)
+    assert found.layer_s == pytest.approx(2 * 50 * 256 / 1e6)
 
 
 def test_devices_share_the_multiplying():
