@@ -101,8 +101,9 @@ class ModelConfig:
     lm_head_dtype: str = option(
         "auto",
         "what the matrix of the vocabulary is kept in, whatever quantization says of layers: int8 (a scale for each token, "
-        "hidden states rounded to int8), int4 or int4_g32 (as quantization has them, hidden states as they are), made while it "
-        "loads; with tied embeddings tokens are looked up in the same rows; or auto, which is as the checkpoint has it",
+        "hidden states rounded to int8), int4 or int4_g32 (as quantization has them, hidden states rounded to int8 by blocks on "
+        "a CPU alone), made while it loads; with tied embeddings tokens are looked up in the same rows; or auto, which is as the "
+        "checkpoint has it",
         choices=LM_HEAD_DTYPES,
         shapes=True,
     )
