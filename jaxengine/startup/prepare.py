@@ -17,8 +17,9 @@ from jaxengine.startup.progress import Progress
 from xla_cache import Bundle
 from xla_cache.target import Target
 
-MOST_SEQUENCES_OF_CODED = 8
-"""At once: steps of so many read a matrix longer than they multiply with it."""
+MOST_SEQUENCES_OF_CODED = 64
+"""At once, a CPU's default. Steps of one row gain most, prompts lose up to 4%, and more than 64 were not measured
+(`benchmarks/results/coded_weights.json`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
