@@ -100,6 +100,16 @@ def quick_engines() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def any_size() -> Iterator[None]:
+    """Models of any size call the CPU's own library."""
+    from jaxengine.startup import native
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "MIN_WEIGHT_BYTES", 0)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_log() -> Iterator[None]:
     """What a test does to the log's level and handlers, as commands do that show it, ends with the test."""

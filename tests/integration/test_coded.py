@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxengine import LLM
-from jaxengine.startup import native as subject
 from jaxengine.startup.build import Engine
 from jaxengine.startup.native_libraries import CODED_NEEDS
 from jaxengine.tools.convert import convert
@@ -22,19 +20,12 @@ from tests.integration.engines import greedy, run, write_checkpoint
 from xla_cache.library import find_compiler
 
 pytestmark = [
-    pytest.mark.usefixtures("native", "quick_engines"),
+    pytest.mark.usefixtures("native", "any_size", "quick_engines"),
     pytest.mark.skipif(not find_compiler().macros >= CODED_NEEDS, reason="no instructions for pairs of bfloat16 here"),
 ]
 
 PROMPTS = [[5, 6, 7], list(range(3, 40)), [9] * 17, [11]]
 SIZES = {"hidden_size": 128, "intermediate_size": 384, "head_dim": 32, "num_attention_heads": 4}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def any_size() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subject, "MIN_WEIGHT_BYTES", 0)
-        yield
 
 
 @pytest.fixture(scope="module")

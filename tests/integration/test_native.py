@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup import native as subject
 from jaxengine.startup.build import Engine, build_engine
 from jaxengine.startup.program_context import NATIVE
 from jaxengine.tools.cache import import_bundle
@@ -19,17 +17,10 @@ from tests.integration import engines
 from tests.integration.engines import greedy, run, token_ids, write_checkpoint, write_config
 from xla_cache import Bundle
 
-pytestmark = pytest.mark.usefixtures("native", "quick_engines")
+pytestmark = pytest.mark.usefixtures("native", "any_size", "quick_engines")
 
 PROMPTS = [[5, 6, 7], list(range(3, 40)), [9] * 17, [11]]
 BFLOAT16 = {"dtype": "bfloat16"}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def any_size() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subject, "MIN_WEIGHT_BYTES", 0)
-        yield
 
 
 @pytest.fixture(scope="module")
