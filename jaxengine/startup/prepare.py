@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jaxengine.device.runtime.target import DEFAULTS, LOCAL, PlatformDefaults, device_memory_bytes
+from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.bundle import check_context
 from jaxengine.startup.draft_plan import plan_draft
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, plan_model
 from jaxengine.startup.native import obtain_native
-from jaxengine.startup.native_libraries import multiplies_coded
+from jaxengine.startup.native_libraries import MIN_WEIGHT_BYTES, multiplies_coded
 from jaxengine.startup.progress import Progress
 from xla_cache import Bundle
 from xla_cache.target import Target
@@ -79,6 +80,12 @@ def prepare(
     if not target.described:
         native = obtain_native(config, model, progress, bundle)
         model = model.calling(native, codes=_codes(config, limits) and multiplies_coded(native))
+    if config.model.code_weights == "always" and not model.codes:
+        raise ConfigError(
+            "code_weights is always, and no matrix can be kept in 12 bits: that takes one CPU device with AVX-512 BF16, a C++ "
+            f"compiler and a cache directory, and a model in bfloat16 of {MIN_WEIGHT_BYTES >> 20} MiB or more, "
+            "with plain matrices, without adapters or a draft; use auto or never"
+        )
     progress.say("resolve", model.describe(random_weights=weights and config.model.load_format == "dummy"))
     if model.draft is not None:
         progress.say("resolve", f"drafts: {model.draft.model.describe(random_weights=False)}")

@@ -42,6 +42,15 @@ def test_a_library_is_built_where_programs_can_be(tmp_path, monkeypatch):
     assert prepare(config(tmp_path), Progress(), target=described).model.native is None
 
 
+def test_coded_weights_that_cannot_be_are_refused(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"code_weights is always, and no matrix can be kept in 12 bits.* use auto or never"
+    ):
+        prepare(config(tmp_path, code_weights="always"), Progress())
+    with pytest.raises(ConfigError, match="code_weights is always"):
+        prepare(config(tmp_path, code_weights="always"), Progress(), target=find_target("h200", compiles=False))
+
+
 def test_sizes_that_contradict_each_other_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"max_num_batched_tokens \(2\) must be at least max_num_seqs \(4\)"):
         prepare(config(tmp_path, max_num_batched_tokens=2), Progress())
