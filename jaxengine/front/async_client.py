@@ -38,7 +38,7 @@ from jaxengine.contract.messages import (
 )
 from jaxengine.contract.metrics import NOTHING_YET, EngineStatistics, StatsListener
 from jaxengine.contract.request import Request
-from jaxengine.contract.step_updates import Gained, parts_of
+from jaxengine.contract.step_updates import parts_of
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import (
     EngineDeadError,
@@ -282,11 +282,10 @@ class AsyncClient(Operations):
         for reply in outputs.replies:
             self._answer(reply)
         for part in parts_of(outputs.updates):
-            if isinstance(part, Gained):
-                told, part = self._sinks_of(outputs.engine).take(part)
-                for found in told:
-                    self._let_read(found)
-            for update in part:
+            told, updates = self._sinks_of(outputs.engine).take(part)
+            for found in told:
+                self._let_read(found)
+            for update in updates:
                 if (request := self._find(update.request_id)) is not None:
                     request[0].updates.append(update)
                     self._let_read(request[0])

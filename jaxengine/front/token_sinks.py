@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
 
-from jaxengine.contract.step_updates import Gained, Roster
+from jaxengine.contract.step_updates import Gained, Part, Roster
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.front.postprocess import Progress
 
 Owner = TypeVar("Owner")
 
+NOBODY = Roster([], [], [])
+
 
 class TokenSinks(Generic[Owner]):
     """Looks up where the tokens of a roster go, with its second step: for one that lasts for a single step updates cost less.
 
-    While a roster lasts nothing else comes of its sequences but their last update.
+    While a roster lasts an engine tells nothing else of its sequences but their last update. But whoever is between has tokens
+    become updates where it looks at each: what came so is taken before more is put beside it.
 
     Args:
         find: whoever waits for a request, and its progress, if that has taken all updates that came.
@@ -27,14 +30,21 @@ class TokenSinks(Generic[Owner]):
 
     def __init__(self, find: Callable[[str], tuple[Owner, Progress] | None]) -> None:
         self._find = find
-        self._begin(Roster([], [], []))
+        self._begin(NOBODY)
 
-    def take(self, gained: Gained) -> tuple[list[Owner], list[SequenceUpdate]]:
+    def take(self, part: Part) -> tuple[list[Owner], Sequence[SequenceUpdate]]:
         """Put tokens where they go.
 
         Returns:
-            Who has something to tell, and the updates of sequences whose tokens have to be looked at.
+            Who has something to tell, and the updates that have to be looked at.
         """
+        if isinstance(part, Gained):
+            return self._take_gained(part)
+        if any(update.finish_reason is None for update in part):
+            self._begin(NOBODY)
+        return [], part
+
+    def _take_gained(self, gained: Gained) -> tuple[list[Owner], list[SequenceUpdate]]:
         if gained.roster is not self._roster:
             self._begin(gained.roster)
             return [], gained.updates()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxengine.contract.messages import KV_CACHE, WEIGHTS
-from jaxengine.contract.metrics import FinishedRequest, FinishedSequence, StepStats
+from jaxengine.contract.messages import KV_CACHE, WEIGHTS, Add, Done, EngineReady, Event, Message, Reply, StepOutputs
+from jaxengine.contract.metrics import NOTHING_YET, FinishedRequest, FinishedSequence, StepStats
 from jaxengine.contract.request import Request
+from jaxengine.contract.sampling_params import RequestOutputKind
+from jaxengine.contract.step_updates import Gained, Roster, StepUpdates
+from jaxengine.contract.updates import Admission, SequenceUpdate
 from jaxengine.errors import EngineDeadError, OverloadedError, PoisonError, RequestError
 from jaxengine.front.async_client import AsyncClient
 from jaxengine.front.postprocess import Postprocessor
@@ -24,7 +27,7 @@ from jaxengine.front.supervisor import Supervisor
 from tests.fakes import Expected, oracle
 from tests.front.mortal import POISON, Fate
 from tests.front.test_async_client import settle
-from tests.fronts import MAX_LEN
+from tests.fronts import MAX_LEN, make_engine
 from tests.harness import EOS, VOCAB, Collected, make_request
 
 
@@ -349,3 +352,61 @@ def test_what_was_asked_beside_requests_survives() -> None:
             assert not client.statistics.paused
 
     asyncio.run(scenario())
+
+
+class Scripted:
+    """A channel of an engine that tells what the test says."""
+
+    facts: Any = make_engine().front.channel.facts
+    is_alive = True
+
+    def __init__(self) -> None:
+        self.added: list[Add] = []
+
+    def open(self, emit: Callable[[Event], None]) -> None:
+        self.emit = emit
+        emit(EngineReady(self.facts))
+
+    def send(self, message: Message) -> None:
+        if isinstance(message, Add):
+            self.added.append(message)
+
+    def tell(self, *updates: SequenceUpdate | Gained, replies: tuple[Reply, ...] = ()) -> None:
+        parts = [update if isinstance(update, Gained) else [update] for update in updates]
+        self.emit(StepOutputs(statistics=NOTHING_YET, busy=True, replies=replies, updates=StepUpdates(parts)))
+
+
+def test_tokens_stay_in_order_while_another_request_is_taken_in_and_the_event_loop_is_behind() -> None:
+    async def scenario() -> tuple[int, ...]:
+        channel, admission = Scripted(), Admission()
+        client = AsyncClient(Supervisor([channel]), Postprocessor(None))  # type: ignore[list-item]
+        client.start()
+        roster = Roster(["first"], [0], [admission])
+
+        def gained(position: int) -> Gained:
+            return Gained(roster, np.array([10 + position], np.int32), np.array([position], np.int32))
+
+        def accepted(number: int) -> tuple[Done]:
+            return (Done(channel.added[number].number),)
+
+        async def submit(number: int, name: str) -> Any:
+            submission = asyncio.create_task(client.submit([request(name, output_kind=RequestOutputKind.FINAL_ONLY)]))
+            await settle(lambda: len(channel.added) > number)
+            return submission
+
+        first = await submit(0, "first")
+        channel.tell(SequenceUpdate.of_token("first", 0, 10, None, admission, 0), replies=accepted(0))
+        for position in (1, 2):
+            channel.tell(gained(position))
+            await asyncio.sleep(0.01)  # it is known where its tokens go
+        second = await submit(1, "second")
+        channel.tell(gained(3))  # which is looked at by itself, for there is a request that was not answered yet
+        channel.tell(gained(4), replies=accepted(1))
+        channel.tell(gained(5))
+        end = SequenceUpdate("first", 0, (16,), (None,), admission, finish_reason="length", position=6)
+        channel.tell(end)
+        [[output]] = [outputs async for outputs in await first]
+        (await second).close()
+        return tuple(output.outputs[0].token_ids)
+
+    assert asyncio.run(scenario()) == tuple(range(10, 17))

@@ -55,3 +55,23 @@ def test_tokens_go_where_updates_would_have_put_them() -> None:
     output, _ = open_["quiet"].process([end])
     assert isinstance(output, RequestOutput)
     assert output.outputs[0].token_ids == (3, 4, 4, 9)
+
+
+def test_what_came_as_updates_is_taken_before_more_is_put_beside_it() -> None:
+    open_ = {"a": begun("a", RequestOutputKind.FINAL_ONLY)}
+    waiting: list[SequenceUpdate] = []
+    sinks = TokenSinks(lambda name: None if waiting else (name, open_[name]))
+    roster = Roster(["a"], [0], [ADMISSION])
+
+    def gained(token: int, position: int) -> Gained:
+        return Gained(roster, np.array([token], np.int32), np.array([position], np.int32))
+
+    for update in sinks.take(gained(4, 1))[1]:
+        open_["a"].take(update)
+    assert sinks.take(gained(5, 2)) == ([], [])  # it is known where they go
+    for part in ([SequenceUpdate.of_token("a", 0, 6, None, ADMISSION, 3)], gained(7, 4), gained(8, 5)):
+        waiting += sinks.take(part)[1]
+    end = SequenceUpdate("a", 0, (9,), (None,), ADMISSION, finish_reason="length", position=6)
+    output, _ = open_["a"].process([*waiting, end])
+    assert isinstance(output, RequestOutput)
+    assert output.outputs[0].token_ids == (3, 4, 5, 6, 7, 8, 9)
