@@ -24,6 +24,7 @@ def start_engine(model: str | None, options: Mapping[str, Any]) -> HostedEngine:
         ConfigError, CheckpointError, CapacityError: as `LLM`.
     """
     config = read_options(model, options)
+    config.parallel.check_alone()
     # The device half is loaded here and not above, so that a wrong option or path is reported without loading JAX.
     return load_builder(config)(config)
 
@@ -37,7 +38,6 @@ def read_options(model: str | None, options: Mapping[str, Any]) -> EngineConfig:
     show_log()
     config = EngineConfig.from_options(**{**read_environment(os.environ), "model": model, **options})
     check_name(config.model.model)
-    config.parallel.check_alone()
     config = placed(config)
     config.parallel.check_first()
     return config

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from jaxengine import AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, EngineArgs
 from jaxengine.api import async_llm as module
 from jaxengine.contract.batch import Batch
+from jaxengine.contract.messages import Begin
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.errors import ConfigError, EngineDeadError, RequestError, UnsupportedError
@@ -191,6 +193,23 @@ def test_engine_arguments_are_options_of_the_engine(monkeypatch: pytest.MonkeyPa
     assert repr(EngineArgs("a")) == "EngineArgs(model='a')"
     with pytest.raises(ConfigError, match="unknown option 'max_model_length'"):
         EngineArgs(max_model_length=5)
+
+
+def test_replicas_are_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks: list[int | None] = []
+
+    def start(begin: Begin) -> Any:
+        ranks.append(begin.config.parallel.data_parallel_rank)
+        if len(ranks) == 3:
+            raise EngineDeadError("enough")
+        return SimpleNamespace(close=lambda: ranks.pop())
+
+    monkeypatch.setattr(module, "EngineProcess", start)
+    with pytest.raises(EngineDeadError, match="enough"):
+        AsyncLLM(enable_multiprocessing=True, data_parallel_size=3)
+    assert ranks == [0], "two are closed, the third has not begun"
+    with pytest.raises(ConfigError, match="data_parallel_size=2 needs 2 processes"):
+        AsyncLLM(data_parallel_size=2)
 
 
 def test_traces_are_asked_of_the_engine() -> None:
