@@ -14,7 +14,7 @@ from jaxengine.contract.messages import Abort, Add, Cause, Done, Failed, Lost, P
 from jaxengine.contract.request import Request
 from jaxengine.contract.step_updates import Gained, StepUpdates, parts_of
 from jaxengine.contract.updates import SequenceUpdate
-from jaxengine.errors import EngineDeadError, JaxEngineError, PoisonError, RequestError
+from jaxengine.errors import EngineDeadError, JaxEngineError, OverloadedError, PoisonError, RequestError
 from jaxengine.front.book import Book, Entry, MissingTokensError
 from jaxengine.front.suspects import Suspects
 from jaxengine.front.ward import Asked, State, Ward
@@ -196,7 +196,10 @@ class Dispatcher:
         return asked
 
     def place(self) -> None:
-        """Give requests that wait to engines that are ready; suspects alone, one after the other, unless they are paused."""
+        """Give requests that wait to engines that are ready; suspects alone, one after the other, unless they are paused.
+
+        Where all engines sleep those that were accepted wait until one is awake, and new ones are refused by one.
+        """
         if not self._unplaced:
             return
         waiting = self._suspects.to_try(self._unplaced.values())
@@ -205,9 +208,12 @@ class Dispatcher:
         wards = {ward.index: ward for ward in self._wards if ward.takes_requests and not ward.tries}
         if not wards:
             return
-        loads = {index: ward.load for index, ward in wards.items()}
+        awake = {index: ward for index, ward in wards.items() if not ward.asleep}
+        loads = {index: ward.load for index, ward in (awake or wards).items()}
         together: dict[tuple[int, object], list[Entry]] = {}
         for entry in [entry for entry in self._unplaced.values() if entry not in waiting]:
+            if not awake and entry.request_id not in self._submissions:
+                continue
             index = self._choose(entry.request, loads)
             loads[index] += entry.load
             # One that goes on is handed in for itself, so that a refusal ends no other.
@@ -235,7 +241,7 @@ class Dispatcher:
         """Give a suspect an engine of its own: one that runs nothing, or where none such will come, one that is emptied."""
         if any(ward.tries for ward in self._wards):
             return
-        ready = [ward for ward in self._wards if ward.takes_requests]
+        ready = [ward for ward in self._wards if ward.takes_requests and not ward.asleep]
         chosen = next((ward for ward in ready if not ward.entries), None)
         if chosen is None:
             coming = (State.STARTING, State.WAITING, State.DRAINING)
@@ -269,15 +275,19 @@ class Dispatcher:
         def answer(reply: Reply) -> None:
             for entry in entries:
                 if ward.lives == life and ward.accept(entry, number):
-                    self._accepted(entry, reply)
+                    self._accepted(ward, entry, reply)
 
         ward.add(number, entries, answer, self._clock())
 
-    def _accepted(self, entry: Entry, reply: Reply) -> None:
+    def _accepted(self, ward: Ward, entry: Entry, reply: Reply) -> None:
         """An engine has accepted a request, or not. Once all of a submission are, say so, and what has come of them since."""
+        submission = self._submissions.get(entry.request_id)
         if isinstance(reply, Refused):
-            self._fail(entry, reply.error)
-        elif (submission := self._submissions.get(entry.request_id)) is not None:
+            if submission is None and isinstance(reply.error, OverloadedError):
+                self._take_back(ward, entry)  # it fell asleep, and another had accepted the request
+            else:
+                self._fail(entry, reply.error)
+        elif submission is not None:
             submission.open.discard(entry.request_id)
             self._tell_if_whole(submission)
 

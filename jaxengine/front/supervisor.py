@@ -230,6 +230,8 @@ class Supervisor:
         for reply in outputs.replies:
             if (asked := ward.asked.pop(reply.number, None)) is not None:
                 asked.answer(reply)
+        if outputs.replies:
+            self._dispatcher.place()  # it may be awake again
         updates = self._dispatcher.take(ward, outputs.updates)
         lost = tuple(lost for lost in outputs.lost if lost.finish_reason != "error")  # those go on elsewhere
         if outputs.replies or updates is not outputs.updates or lost != outputs.lost or ward.index != outputs.engine:

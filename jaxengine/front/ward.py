@@ -77,6 +77,11 @@ class Ward:
         return self.is_ready and self.condemned is None
 
     @property
+    def asleep(self) -> bool:
+        """Whether it gave its memory back, and refuses requests."""
+        return bool(self.sleep)
+
+    @property
     def condition(self) -> EngineCondition:
         """What is told of it."""
         return EngineCondition(
@@ -168,10 +173,12 @@ class Ward:
             self.engine.send(Abort(stopped=((entry.request_id, index),)))
 
     def end(self, state: State) -> list[Asked]:
-        """The engine is no more, and neither are requests here. What it has not answered, requests aside."""
+        """The engine is no more, and neither are requests here. What it has not answered, requests aside, nor will another."""
         self.lives += 1  # whatever it still tells is not heard
         self.state, self.engine, self.trial = state, None, None
         asked = [each for each in self.asked.values() if not isinstance(each.question, Add)]
+        if state is State.GONE:
+            asked, self.unsent = [*asked, *self.unsent], []
         for here in (self.entries, self.asked, self.unanswered, self.began):
             here.clear()
         return asked

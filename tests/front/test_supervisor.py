@@ -410,3 +410,50 @@ def test_tokens_stay_in_order_while_another_request_is_taken_in_and_the_event_lo
         return tuple(output.outputs[0].token_ids)
 
     assert asyncio.run(scenario()) == tuple(range(10, 17))
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_requests_that_are_kept_outlive_an_engine_that_dies_asleep(engines: int) -> None:
+    async def scenario() -> None:
+        rig = Rig(engines=engines)
+        async with rig.running() as client:
+            wanted = [request(f"kept {number}") for number in range(4)]
+            kept = asyncio.gather(*(collect(client, each) for each in wanted))
+            await settle(lambda: rig.lost.tokens > 20)
+            await client.sleep(1, "keep")
+            rig.fate.engines[0].front.channel.kill()
+            await settle(lambda: rig.restarts == 1 and rig.supervisor.condition.engines[0].ready)
+            with pytest.raises(OverloadedError, match="sleeps"):
+                await collect(client, request("new"))
+            assert client.num_open == len(wanted)
+            await client.wake()
+            found = await asyncio.wait_for(kept, 30)
+            assert {key: value for result in found for key, value in result.items()} == answers(*wanted)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_asked_of_an_engine_that_is_not_started_again_is_answered() -> None:
+    async def scenario() -> None:
+        rig = Rig(engines=2, max_restarts=1)
+        restarts: list[Callable[[], None]] = []
+
+        def launch(index: int) -> Any:
+            raise RuntimeError("no room for another")
+
+        def later(seconds: float, act: Callable[[], None]) -> None:
+            if seconds == 0.0:
+                restarts.append(act)
+
+        async with rig.running() as client:
+            await settle(lambda: all(engine.ready for engine in rig.supervisor.condition.engines))
+            rig.supervisor._later, rig.supervisor._launch = later, launch  # type: ignore[method-assign]
+            rig.fate.engines[0].front.channel.kill()
+            await settle(lambda: bool(restarts))
+            pausing = asyncio.ensure_future(client.pause("keep", clear_cache=False))
+            await asyncio.sleep(0.01)
+            restarts[0]()
+            with pytest.raises(EngineDeadError, match="before it had done this"):
+                await asyncio.wait_for(pausing, 10)
+
+    asyncio.run(scenario())
