@@ -13,9 +13,10 @@ from tests.simulation.scenario import Visit
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a visit: `error` ended it, or it `left` of its own will, or it got all."""
+    """What became of a visit, if it was `accepted`: `error` ended it, or it `left` of its own will, or it got all."""
 
     received: list[Received]
+    accepted: bool = False
     error: BaseException | None = None
     left: bool = False
 
@@ -49,6 +50,7 @@ class Client:
         visit, received = self.visit, {each.request.request_id: each for each in outcome.received}
         count = 0
         with await engine.submit([each.request for each in outcome.received]) as stream:
+            outcome.accepted = True
             if visit.leaves_after == 0:
                 outcome.left = True
                 return

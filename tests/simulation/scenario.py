@@ -107,7 +107,8 @@ class Fault:
     """Something goes wrong with one engine: at the time `at`, or in the `step`th of its steps, restarts included.
 
     `kill` ends its process; `raise` lets the step fail; `hang` lets it take `hang_s` while the process goes on; `freeze` stops
-    the whole process for `seconds`, and `stall` the front. `reset`, `sleep` and `wake` are what an operator asks for meanwhile.
+    the whole process for `seconds`, and `stall` the front. `reset`, `sleep` and `wake` are what an operator asks for meanwhile,
+    and with requests kept `doze`, `pause` and `clear` (of prefixes), and `resume`; `restart` gives requests `seconds`.
     """
 
     kind: str

@@ -16,13 +16,16 @@ from jaxengine.contract.media_content import MediaContent
 from jaxengine.contract.messages import Abort, StepOutputs
 from jaxengine.contract.page_name import PageName
 from jaxengine.contract.request import Request, SequenceHistory
+from jaxengine.contract.step_updates import Gained
 from jaxengine.contract.tiers import Load
+from jaxengine.front import dispatcher
 from jaxengine.front.async_client import AsyncClient
 from jaxengine.front.book import Entry
 from jaxengine.front.dispatcher import Dispatcher
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.supervisor import Supervisor
 from jaxengine.front.suspects import Suspects
+from jaxengine.front.token_sinks import TokenSinks
 from jaxengine.front.ward import Ward
 from jaxengine.host.adapters.slots import AdapterSlots
 from jaxengine.host.kvcache.holding import GroupPages
@@ -41,7 +44,7 @@ from jaxengine.host.scheduler.placement import Placement
 from jaxengine.host.scheduler.scheduler import Scheduler
 from jaxengine.host.scheduler.sequence_pages import SequencePages
 from tests.fakes import FakeRunner
-from tests.simulation.focus import drafting_on_the_device, stopped_while_resumed
+from tests.simulation.focus import behind, drafting_on_the_device, operated, stopped_while_resumed
 from tests.simulation.network import Pipe
 from tests.simulation.scenario import Scenario, draw_scenario
 from tests.simulation.world import run
@@ -447,6 +450,16 @@ def a_request_that_goes_on_without_its_picture(patch: Patch) -> None:
     patch.setattr(Entry, "resumed", forgotten)
 
 
+def tokens_that_overtake_others(patch: Patch) -> None:
+    take = TokenSinks.take
+    patch.setattr(TokenSinks, "take", lambda sinks, part: take(sinks, part) if isinstance(part, Gained) else ([], part))
+
+
+def a_request_that_is_refused_because_its_next_engine_sleeps(patch: Patch) -> None:
+    patch.setattr(Ward, "asleep", False)
+    patch.setattr(dispatcher, "OverloadedError", ())
+
+
 PLANTED = (
     a_page_that_is_freed_twice,
     a_page_that_is_never_freed,
@@ -495,12 +508,16 @@ PLANTED = (
     a_picture_that_is_held_for_ever,
     a_launch_of_an_encoder_that_is_lost,
     a_request_that_goes_on_without_its_picture,
+    tokens_that_overtake_others,
+    a_request_that_is_refused_because_its_next_engine_sleeps,
 )
 
 FOCUSED: Mapping[Callable[[Patch], None], Callable[[Scenario], Scenario]] = {
     sequences_that_wait_for_one_that_was_stopped: stopped_while_resumed,
     a_page_of_drafts_that_is_taken_back_too_soon: drafting_on_the_device,
     a_mask_that_drafts_do_not_move: drafting_on_the_device,
+    tokens_that_overtake_others: behind,
+    a_request_that_is_refused_because_its_next_engine_sleeps: operated,
 }
 """What makes the situation likely in which a fault does harm, where it is rare among all scenarios."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
+from tests.simulation.focus import behind, operated
 from tests.simulation.many import run_seeds
-from tests.simulation.scenario import draw_scenario
+from tests.simulation.scenario import Scenario, draw_scenario
 from tests.simulation.world import run
 
 DIGESTS = """
@@ -22,6 +24,12 @@ print(*(run(draw_scenario(seed)).digest for seed in range(30)))
 def test_all_is_well() -> None:
     for result in run_seeds(range(20), jobs=1):
         assert not result.errors, f"python -m tests.simulation --seed {result.seed}"
+
+
+@pytest.mark.parametrize("focus", [behind, operated], ids=lambda focus: focus.__name__)
+def test_all_is_well_behind_and_while_engines_sleep(focus: Callable[[Scenario], Scenario]) -> None:
+    for seed in range(20):
+        assert not run(focus(draw_scenario(seed))).errors, f"seed {seed}"
 
 
 @pytest.mark.slow

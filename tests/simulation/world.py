@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -219,15 +219,25 @@ class World:
                 self.loop.call_later(fault.seconds, engine.thaw)
             case "stall":
                 self.loop.stall(fault.seconds)
-            case operation:
-                self.loop.create_task(self._operate(operation))
+            case _:
+                self.loop.create_task(self._operate(fault))
 
-    async def _operate(self, operation: str) -> None:
+    async def _operate(self, fault: Fault) -> None:
         client = self.client
+        operations: dict[str, Callable[[], Awaitable[object]]] = {
+            "reset": client.reset_prefix_cache,
+            "sleep": client.sleep,
+            "doze": partial(client.sleep, 1, "keep"),
+            "wake": client.wake,
+            "pause": partial(client.pause, "keep", clear_cache=False),
+            "clear": partial(client.pause, "keep", clear_cache=True),
+            "resume": client.resume,
+            "restart": partial(client.restart, fault.engine, patience_s=fault.seconds),
+        }
         try:
-            await {"reset": client.reset_prefix_cache, "sleep": client.sleep, "wake": client.wake}[operation]()
+            await operations[fault.kind]()
         except JaxEngineError as error:
-            self._note(operation, error)
+            self._note(fault.kind, error)
 
     def _note(self, *event: object) -> None:
         self._events.append((self.loop.time(), event))
@@ -296,7 +306,8 @@ class World:
             case DeadlineError():
                 return bool(sizes.timeout_s)
             case OverloadedError():
-                return bool(sizes.max_requests or sizes.max_tokens or "sleep" in faults)
+                refuses = sizes.max_requests or sizes.max_tokens or faults & {"sleep", "doze"}
+                return bool(refuses) and not outcome.accepted
             case PoisonError():
                 poison = {poison.request_id for poison in self.scenario.poison}
                 return (
