@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import logging
 import subprocess
@@ -47,6 +48,17 @@ def test_help_and_argument_errors_load_neither_jax_nor_numpy(words):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip().endswith("[]")
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_a_command_is_declared_alone_as_among_all(command: str) -> None:
+    alone, among = cli._parser([command]), cli._parser()
+    assert cli._subparser(alone, command).format_help() == cli._subparser(among, command).format_help()
+
+
+def test_each_command_has_a_row() -> None:
+    (commands,) = (action for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction))
+    assert list(commands.choices) == list(cli.COMMANDS)
 
 
 def test_every_engine_option_is_a_flag_and_reaches_the_config():

@@ -24,7 +24,7 @@ class AnswerConfig:
     limits: LimitConfig = field(default_factory=LimitConfig)
 
 
-def add_command(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Declare the command."""
     batch = commands.add_parser(
         "run-batch", help="answer a file of requests, a line of JSON each (OpenAI's batch format)"

@@ -14,7 +14,7 @@ from jaxengine.options.config import EngineConfig
 from jaxengine.options.flags import add_options, given_options
 
 
-def add_command(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Declare the commands."""
     bench = commands.add_parser(
         "bench", help="measure latency, throughput, a running server, starts, or what shapes waste"

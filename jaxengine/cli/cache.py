@@ -9,7 +9,7 @@ from typing import Any
 from jaxengine.options.flags import Parser
 
 
-def add_command(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Add `cache` with its actions."""
     cache = commands.add_parser("cache", help="the programs that earlier starts compiled: list, export, import")
     actions = cache.add_subparsers(dest="action", metavar="action", required=True, parser_class=Parser)

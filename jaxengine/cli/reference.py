@@ -14,7 +14,7 @@ from jaxengine.options.names import Name, known_names
 from jaxengine.server.options import ServerConfig
 
 
-def add_command(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Declare the command."""
     options = commands.add_parser("options", help="every option and every name known from vLLM, as Markdown")
     options.set_defaults(run=run)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def add_command(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Declare the command."""
     from jaxengine.bench.report.run import PARTS
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxengine.front.front import Front
 
 
-def add_command(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Declare the command."""
     serve = commands.add_parser("serve", help="an OpenAI-compatible HTTP server")
     serve.add_argument("model_name", nargs="?", metavar="MODEL", help="the same as --model")

@@ -11,7 +11,7 @@ from jaxengine.cli.chat import KEY_VARIABLES
 from jaxengine.errors import ConfigError
 
 
-def add_command(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Declare the command."""
     top = commands.add_parser("top", help="what a running server does, live")
     top.add_argument("--url", default="http://localhost:8000", help="(http://localhost:8000)")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from jaxengine.collector import without_collection
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.runner import Runner
 from jaxengine.contract.transfer import TransferFacts
@@ -75,6 +76,7 @@ class ProgramCounts:
         return self.compile_counter.count
 
 
+@without_collection()
 def build_engine(
     config: EngineConfig,
     *,

@@ -26,9 +26,16 @@ def test_generate_streams_to_a_terminal(capsys: pytest.CaptureFixture[str], monk
     assert len(pieces) > 5, "in pieces, as they come"
 
 
-def test_a_short_prompt_alone_has_two_shapes() -> None:
-    assert shapes_of_one("Once upon a time", {"max_num_seqs": 1})["buckets"] == ("1x1", "1x32")
-    assert shapes_of_one("ö" * 100, {"max_num_seqs": 1})["buckets"] == ("1x1", "1x256")
+def test_a_short_prompt_alone_has_one_shape_or_two() -> None:
+    assert shapes_of_one("Once upon a time", {"max_num_seqs": 1}) == {
+        "bucket_planner": "explicit",
+        "buckets": ("1x1",),
+        "max_num_batched_tokens": 1,
+    }
+    assert shapes_of_one("ö" * 32, {"max_num_seqs": 1})["buckets"] == ("1x1",)
+    assert shapes_of_one("ö" * 33, {"max_num_seqs": 1})["buckets"] == ("1x1", "1x128")
+    assert shapes_of_one("a" * 256, {"max_num_seqs": 1})["buckets"] == ("1x1", "1x256")
+    assert shapes_of_one("ö" * 256, {"max_num_seqs": 1})["max_num_batched_tokens"] == 512
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,8 @@ class ProgramSpace:
     @cached_property
     def zeroed_state(self) -> Callable[[], tuple[Cache, Slots]]:
         """The program that makes an empty cache and empty slots; it is compiled when this is first looked at."""
-        *caches, last = (lowered.compile() for lowered in self.lowered_state)
+        options = dict(compiler_options(self.platform))
+        *caches, last = (lowered.compile(options) for lowered in self.lowered_state)
 
         def make() -> tuple[Cache, Slots]:
             cache, slots = last()
