@@ -49,7 +49,6 @@ FOLDER = Path(__file__).parent
     SUM_NORM,
     THRESHOLD,
     COPY,
-    ADDRESSES,
     ZEROS,
     CODED_PRODUCT,
     CODED_ROWS,
@@ -68,13 +67,12 @@ FOLDER = Path(__file__).parent
     "norm_of_sum",
     "threshold_of_rows",
     "copies_of_arrays",
-    "addresses_of_arrays",
     "zeros_of_array",
     "product_of_coded",
     "rows_of_coded",
 )
 SOURCES = {
-    "decoder.cc": (PRODUCT, CODED_PRODUCT, CODED_ROWS, ATTENTION, WRITE, THRESHOLD, COPY, ADDRESSES, ZEROS),
+    "decoder.cc": (PRODUCT, CODED_PRODUCT, CODED_ROWS, ATTENTION, WRITE, THRESHOLD, COPY, ZEROS),
     "float32.cc": (FLOAT32_PRODUCT, FLOAT32_ATTENTION, FLOAT32_WRITE),
     "int8.cc": (INT8_PRODUCT,),
     "scaled.cc": (SCALED_PRODUCT,),
@@ -85,9 +83,9 @@ SOURCES = {
 SYMBOLS = tuple(symbol for symbols in SOURCES.values() for symbol in symbols)
 
 OF_LAYER = "of_layer"
-"""An attribute of any call within a loop over layers, int64 by argument. Its first argument is then a row of addresses, as
-`ADDRESSES` finds them for all layers, `uint8 [arrays, 8]`. An argument that has a number here, and not -1, lies at the address of
-that number, and not where what is given lies."""
+"""An attribute of any call within a loop over layers, int64 by argument. Its first argument is then a row of addresses, `uint8
+[arrays, 8]`. An argument that has a number here, and not -1, lies at the address of that number, and not where what is given
+lies."""
 
 _library: ContextVar[str | None] = ContextVar("library", default=None)
 

@@ -40,17 +40,6 @@ ffi::Error copy(ffi::RemainingArgs arrays, ffi::RemainingRets outs) {
   return ffi::Error::Success();
 }
 
-// (arrays...) -> out: where they lie, 8 bytes each. XLA leaves what a program is given where it is until the program ends, so that a
-// loop within it may read what lies there.
-ffi::Error find_addresses(ffi::RemainingArgs arrays, ffi::Result<ffi::AnyBuffer> out) {
-  if (out->size_bytes() != arrays.size() * sizeof(void*)) return ffi::Error::InvalidArgument("out must have 8 bytes for each array");
-  for (size_t number = 0; number < arrays.size(); ++number) {
-    const void* const address = arrays[number].untyped_data();
-    memcpy(static_cast<char*>(out->untyped_data()) + number * sizeof(void*), &address, sizeof(void*));
-  }
-  return ffi::Error::Success();
-}
-
 // () -> out: zeros.
 ffi::Error zeros(ffi::Result<ffi::AnyBuffer> out) {
   if (out->size_bytes() == 0) return ffi::Error::InvalidArgument("out is of another type, or empty");
@@ -73,7 +62,5 @@ XLA_CUSTOM_CALL(write_of_tokens, native::write_call<uint16_t>)
 XLA_CUSTOM_CALL(threshold_of_rows, find_thresholds)
 
 XLA_CUSTOM_CALL(copies_of_arrays, copy)
-
-XLA_CUSTOM_CALL(addresses_of_arrays, find_addresses)
 
 XLA_CUSTOM_CALL(zeros_of_array, zeros)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import KernelUnsupported, threshold
-from pallas_kernels.native import ADDRESSES, COPY, THRESHOLD, calling, registered_name
+from pallas_kernels.native import COPY, THRESHOLD, calling, registered_name
 
 SIZE = 4099  # blocks whose largest values are compared, and a few values behind them
 ROWS = {
@@ -109,6 +109,6 @@ def test_a_call_of_a_layer_that_does_not_fit_is_refused(native: str) -> None:
         with pytest.raises(jax.errors.JaxRuntimeError, match=message):
             jax.block_until_ready(call(jnp.zeros((1, 8), jnp.uint8), jnp.ones(4), of_layer=np.array(numbers, np.int64)))
     arrays = jnp.arange(4.0), jnp.arange(4.0, 8.0)
-    find = jax.ffi.ffi_call(registered_name(ADDRESSES, native), jax.ShapeDtypeStruct((2, 8), jnp.uint8))
-    [second] = call(find(*arrays), arrays[0], of_layer=np.array([1], np.int64))
+    addresses = np.array([array.unsafe_buffer_pointer() for array in arrays], np.uintp).view(np.uint8).reshape(2, 8)
+    [second] = call(addresses, arrays[0], of_layer=np.array([1], np.int64))
     assert second.tolist() == [4.0, 5.0, 6.0, 7.0]

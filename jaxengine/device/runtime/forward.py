@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -39,8 +39,7 @@ from jaxengine.device.runtime.mesh_caches import part_of_mesh, with_mesh
 from jaxengine.device.runtime.passing import Passage, Way
 from jaxengine.device.runtime.program_kinds import HEAVY, ProgramKind
 from jaxengine.device.runtime.space import ProgramSpace
-from jaxengine.device.runtime.stages import Stage, stages
-from jaxengine.device.runtime.transfer import put
+from jaxengine.device.runtime.stages import Stage, place_of, place_struct, stages
 from jaxengine.device.runtime.unpack import (
     adapters,
     kept_fields,
@@ -141,11 +140,12 @@ class ForwardPass:
     """
 
     def __init__(self, space: ProgramSpace, parameters: Sequence[jax.Array]) -> None:
+        self._last: Any = None
         self._stages = [
             (
                 stage,
                 tuple(parameters[place] for place in stage.space.places(stage.parameters)),
-                None if stage.place is None else put(np.array(stage.place, np.int32), stage.space.replicated),
+                place_of(stage, parameters),
             )
             for stage in stages(space)
         ]
@@ -161,9 +161,19 @@ class ForwardPass:
             for layout in space.layouts(bucket)
         }
         self._adapters: list[tuple[jax.Array, ...]] = [() for _ in self._stages]
+        self._looped = tuple(parameters) if any(stage.loops for stage, _, _ in self._stages) else ()
         self.scoring: tuple[jax.Array, ...] = ()
         self._space = space
         self.outer = tuple(parameters[number] for number in space.outer)
+
+    def __del__(self) -> None:
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for passes that read parameters of which XLA does not know (`layer_loop.py`): then these may be freed."""
+        for array in jax.tree.leaves(self._last):
+            with suppress(RuntimeError):  # the pass failed, and is over, too
+                array.block_until_ready()
 
     def adapt(self, arrays: Sequence[jax.Array]) -> None:
         """Bring the arrays of adapters, in the order of `space.graph.adapters`."""
@@ -223,6 +233,8 @@ class ForwardPass:
             hidden, fields, _ = ended
             # where not all stages were called, the last stream will do
             ended = hidden, fields, tuple(streams.get(tap, streams[max(streams)]) for tap in self._space.taps)
+        if self._looped:
+            self._last = ended  # a pass takes the cache that the one before it left, and so ends after it
         return ended, cache
 
 
@@ -258,7 +270,8 @@ def _program(
             # layer's pages.
             step = step_of(space, layout, buffer).sharing(shared)
             if stage.loops:
-                x, cache = _loop(space, stage, dict(zip(given, parameters, strict=True)), x, cache, step)
+                assert place is not None
+                x, cache = _loop(space, stage, dict(zip(given, parameters, strict=True)), place, x, cache, step)
             elif place is None or stage.index is None:
                 layers = [model.layers[number] for number in stage.layers]
                 x, cache = run_layers(layers, x, cache, step, first=stage.layers.start, streams=streams)
@@ -290,7 +303,7 @@ def _program(
             shared,
             stage.part_of(space.cache_struct),
             space.replicated_struct((layout.size,), jnp.int32),
-            None if stage.place is None else space.replicated_struct((len(stage.place),), jnp.int32),
+            place_struct(stage),
         ),
         kind=ProgramKind.FORWARD,
         donate=(3,) if stage.layers else (),
@@ -302,7 +315,13 @@ def _program(
 
 
 def _loop(
-    space: ProgramSpace, stage: Stage, parameters: Mapping[int, jax.Array], x: jax.Array, cache: Cache, step: Step
+    space: ProgramSpace,
+    stage: Stage,
+    parameters: Mapping[int, jax.Array],
+    addresses: jax.Array,
+    x: jax.Array,
+    cache: Cache,
+    step: Step,
 ) -> tuple[jax.Array, Cache]:
     """The layers of a stage that loops. `parameters` are by their numbers."""
     first, numbers = stage.layers.start, space.parts.layers
@@ -313,9 +332,9 @@ def _loop(
         layer, *of_index = place
         return model.layers[first](*carry, step.at(layer, indices[0].with_numbers(*of_index)))
 
-    owns = [tuple(parameters[number] for number in numbers[layer]) for layer in stage.layers]
+    own = tuple(parameters[number] for number in numbers[first])
     places = np.array([(layer, *index.numbers) for layer, index in zip(stage.layers, indices, strict=True)], np.int32)
-    return loop_layers(layer, owns, (x, cache), places)  # type: ignore[no-any-return]
+    return loop_layers(layer, own, addresses, (x, cache), places)  # type: ignore[no-any-return]
 
 
 def _begin(layout: StepLayout, model: Model, entry: Any, buffer: jax.Array) -> tuple[jax.Array, Any]:

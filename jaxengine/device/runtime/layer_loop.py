@@ -3,6 +3,10 @@
 A loop over stacked weights is no way: XLA:CPU copies each layer's out of the stack. Here the loop is the first layer's code,
 whose custom calls are given the addresses of the matrices of the layer that it is at (`OF_LAYER`). What anything else takes of a
 layer, as scales of norms and biases, a call of its own copies: some kilobytes.
+
+A program is given the first layer's arrays and a table of where those of all lie. To launch it with 700 arrays takes a millisecond
+of a processor, which the step's own threads need (`fewer_arguments.json`). XLA does not know that the others are read: whoever
+frees them waits for what was launched (`ForwardPass.wait`).
 """
 
 from __future__ import annotations
@@ -12,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from numpy.typing import NDArray
 
-from pallas_kernels.native import ADDRESSES, COPY, OF_LAYER, call_name
+from pallas_kernels.native import COPY, OF_LAYER, call_name
 
 CUSTOM_CALL, JIT = "ffi_call", ("jit", "pjit")
 
@@ -32,10 +36,25 @@ class _OfLayer:
     like: jax.Array
 
 
-def loop_layers(layer: Callable[[Own, Any, jax.Array], Any], owns: Sequence[Own], carry: Any, numbers: Any) -> Any:
+def table_struct(layers: int, arrays: int) -> tuple[tuple[int, ...], Any]:
+    """Shape and dtype of `addresses_of` so many layers of so many arrays each."""
+    return (layers, arrays, np.dtype(np.uintp).itemsize), np.uint8
+
+
+def addresses_of(owns: Sequence[Own]) -> NDArray[np.uint8]:
+    """Where the arrays of all layers lie, `[layers, arrays, 8]`: XLA leaves an array of a CPU where it is until it is deleted."""
+    found = np.array(
+        [[array.unsafe_buffer_pointer() for array in jax.block_until_ready(own)] for own in owns], np.uintp
+    )
+    return found.view(np.uint8).reshape(table_struct(*found.shape)[0])
+
+
+def loop_layers(
+    layer: Callable[[Own, Any, jax.Array], Any], own: Own, addresses: jax.Array, carry: Any, numbers: Any
+) -> Any:
     """`carry = layer(own, carry, numbers of it)` for each layer's own arrays, in order; what the last one returns.
 
-    The arrays must be what the program is given, for XLA to leave them where they are. `numbers` is a tree of arrays
+    `own` are the first layer's arrays, which are like any other's; `addresses` those of all. `numbers` is a tree of arrays
     `[layers, ...]`, of which a layer is given its part.
     """
     leaves, tree = jax.tree.flatten((carry, jax.tree.map(lambda each: each[0], numbers)))
@@ -44,12 +63,10 @@ def loop_layers(layer: Callable[[Own, Any, jax.Array], Any], owns: Sequence[Own]
         found: list[jax.Array] = jax.tree.leaves(layer(own, *jax.tree.unflatten(tree, given)))
         return found
 
-    closed = jax.make_jaxpr(flat)(owns[0], *leaves)
+    closed = jax.make_jaxpr(flat)(own, *leaves)
     taken = _taken(closed.jaxpr)
-    of_layer = [_OfLayer(number, like) for number, like in enumerate(owns[0])]
+    of_layer = [_OfLayer(number, like) for number, like in enumerate(own)]
     copied = [each for each in of_layer if closed.jaxpr.invars[each.number] in taken]
-    table = jax.ShapeDtypeStruct((len(owns), len(of_layer), np.dtype(np.uintp).itemsize), jnp.uint8)
-    addresses = jax.ffi.ffi_call(call_name(ADDRESSES) or "", table)(*(array for own in owns for array in own))
 
     def step(carry: Any, of_this: Any) -> tuple[Any, None]:
         addresses, numbers = of_this

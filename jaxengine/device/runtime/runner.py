@@ -266,6 +266,7 @@ class ModelRunner:
             UnfitWeightsError: the model has no such parameters, they have other shapes, or of those dropped some are missing.
             RuntimeError: the weights are on the host.
         """
+        self.launcher.passing.wait()
         written = self.weights.write(what.values)
         self.launcher.use_parameters()
         if self._written is not None:
@@ -281,6 +282,7 @@ class ModelRunner:
         """
         if self._unmasked is not None:
             raise RuntimeError("the device's memory is released while nothing runs")
+        self.launcher.passing.wait()
         self.weights.release(drop=drop_weights)
         self.launcher.free()
         self._has_state = False
@@ -310,6 +312,7 @@ class ModelRunner:
     def close(self) -> None:
         """Free the weights, the cache and the slots on the device."""
         self.launcher.store.close()
+        self.launcher.passing.wait()
         self.weights.close()
         self.launcher.free()
 

@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from buckets import Bucket
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.keeps import CacheIndex, Keeps, Paged, PerSlot, Takes
 from jaxengine.device.layers.schemes.coded import is_coded
 from jaxengine.device.runtime.inputs import StepLayout
+from jaxengine.device.runtime.layer_loop import addresses_of, table_struct
 from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.transfer import put
 
 FEW_PLACES = 8
 """Up to so many places of a step its layers are one program where they can be a loop. Larger steps take long enough for launches
@@ -28,7 +31,8 @@ class Stage:
     `buckets`. `parameters` are the numbers of those it needs, in steps with adapters those of `adapters` too; `pools` and
     `states` what its layers keep or read: it is given this part of the cache and no other. Stages of one name are one program of
     one layer: which one it is, and where in the cache its `index` is, is given to it as data then, but for pools, which are part
-    of it. Layers of one that `loops` are alike, and run one after the other by the code of one.
+    of it. Layers of one that `loops` are alike, and run one after the other by the code of one: its `parameters` are the first
+    layer's, and where those of all lie is given to it as data.
     """
 
     name: str
@@ -87,7 +91,8 @@ def _of_mesh(space: ProgramSpace) -> Iterator[Stage]:
     few = tuple(bucket for bucket in space.grid.buckets if bucket.tokens <= FEW_PLACES) if loops(space) else ()
     others = tuple(bucket for bucket in space.grid.buckets if bucket not in few)
     if few:
-        yield replace(whole, buckets=few, loops=True)
+        given = (*space.outer, *space.parts.layers[space.layers.start])
+        yield replace(whole, buckets=few, parameters=tuple(sorted(given)), loops=True)
     for stage in _layer_by_layer(space) if others else ():
         yield replace(stage, buckets=others)
 
@@ -125,6 +130,23 @@ def loops(space: ProgramSpace) -> bool:
         and jnp.dtype(jnp.float16) not in types
         and not space.graph.experts
     )
+
+
+def place_of(stage: Stage, parameters: Sequence[jax.Array]) -> jax.Array | None:
+    """What a stage is told of its layers, `place_struct`."""
+    if stage.loops:
+        of_layers = (stage.space.parts.layers[layer] for layer in stage.layers)
+        table = addresses_of([tuple(parameters[number] for number in numbers) for numbers in of_layers])
+        return put(table, stage.space.replicated)
+    return None if stage.place is None else put(np.array(stage.place, np.int32), stage.space.replicated)
+
+
+def place_struct(stage: Stage) -> jax.ShapeDtypeStruct | None:
+    """Where the arrays of all layers lie, of a stage that loops; which layer it is, of one that runs any of some."""
+    space = stage.space
+    if stage.loops:
+        return space.replicated_struct(*table_struct(len(stage.layers), len(space.parts.layers[stage.layers.start])))
+    return None if stage.place is None else space.replicated_struct((len(stage.place),), jnp.int32)
 
 
 def together(cache: Sequence[Keeps], layers: range) -> Iterator[range]:

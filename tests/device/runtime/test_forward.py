@@ -190,6 +190,39 @@ def test_a_loop_over_layers_that_are_alike_does_what_they_do_one_by_one(tmp_path
         assert np.ptp(hidden.astype(np.float32)) > 0
 
 
+def test_who_frees_what_a_loop_reads_can_wait_for_it(tmp_path, native):
+    planned = dataclasses.replace(space(tmp_path, {**LLAMA, "torch_dtype": "bfloat16"}), native=native)
+    assert stages.loops(planned)
+    few = planned.grid.buckets[-1]
+    parameters = random_parameters(planned)
+    given = []
+
+    class Launched:
+        waited = 0
+
+        def block_until_ready(self) -> None:
+            self.waited += 1
+            raise RuntimeError("it failed, which is told to whoever asks for its result")
+
+    launched = Launched()
+
+    def call(name: str, *arguments: Any) -> Any:
+        given.append((arguments[0], arguments[-1]))
+        return launched, (), None
+
+    passing = ForwardPass(planned, parameters)
+    passing.run(call, planned.layout(few), planned.cache_struct, None, [None])
+    [(arrays, addresses)] = given
+    layers = planned.parts.layers
+    assert len(arrays) == len(planned.outer) + len(layers[0]) < len(parameters)
+    where = [[parameters[number].unsafe_buffer_pointer() for number in numbers] for numbers in layers]
+    assert np.array_equal(np.asarray(addresses).view(np.uintp)[..., 0], where)
+    passing.wait()
+    assert launched.waited == 1
+    del passing
+    assert launched.waited == 2
+
+
 def test_which_layers_can_be_a_loop(tmp_path):
     bfloat16 = {"torch_dtype": "bfloat16"}
     planned = dataclasses.replace(space(tmp_path / "alike", {**LLAMA, **bfloat16}), native="a")
