@@ -135,8 +135,8 @@ def loops(space: ProgramSpace) -> bool:
 def place_of(stage: Stage, parameters: Sequence[jax.Array]) -> jax.Array | None:
     """What a stage is told of its layers, `place_struct`."""
     if stage.loops:
-        of_layers = (stage.space.parts.layers[layer] for layer in stage.layers)
-        table = addresses_of([tuple(parameters[number] for number in numbers) for numbers in of_layers])
+        of_layers = (stage.space.places(stage.space.parts.layers[layer]) for layer in stage.layers)
+        table = addresses_of([tuple(parameters[place] for place in places) for places in of_layers])
         return put(table, stage.space.replicated)
     return None if stage.place is None else put(np.array(stage.place, np.int32), stage.space.replicated)
 
