@@ -20,6 +20,7 @@ ENDPOINTS: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "a cat", **LONG},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], **LONG, "max_tokens": 400},
     "/v1/responses": {"input": "hi", "ignore_eos": True, "max_output_tokens": 400},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "ignore_eos": True, "max_tokens": 400},
 }
 
 

@@ -55,6 +55,8 @@ class MessageAnswer:
         """Wait for everything."""
         async for _ in self._steps(stream):
             pass
+        if self._finish_reason is None:
+            raise JaxEngineError("the engine gave up a request")
         return self._message()
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
@@ -79,7 +81,7 @@ class MessageAnswer:
         if self._finish_reason == "error":
             raise RequestError(str(self._stop_reason))
         if self._finish_reason is None:
-            raise JaxEngineError("the engine gave up a request")
+            return  # the stream was closed, as when the client has gone
         message = self._message()
         ending = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
         yield [

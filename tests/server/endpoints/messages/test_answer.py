@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.fakes import GatedRunner
 from tests.fronts import TOKENIZER, make_engine
+from tests.robustness.loopback import until
 from tests.server.rig import Live, live
 from tests.server.scripted import ScriptedRunner
 
@@ -276,3 +278,12 @@ def test_an_error_within_a_stream_is_an_event() -> None:
         [error] = [event for event in streamed(server, "", max_tokens=5) if event["type"] == "error"]
     assert error["error"]["type"] == "timeout_error"
     assert "longest that this server allows" in error["error"]["message"]
+
+
+def test_a_client_that_leaves_a_stream_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    with live(make_engine(runner=GatedRunner)) as server:
+        body = {"messages": HI, "max_tokens": 5, "stream": True}
+        with server.http.stream("POST", "/v1/messages", json=body) as response:
+            assert response.status_code == 200
+        until(lambda: not server.service.engine.num_open, "it has gone")
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
