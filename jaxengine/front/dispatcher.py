@@ -88,8 +88,8 @@ class Dispatcher:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that no engine has."""
-        return len(self._unplaced)
+        """Requests that were accepted and that no engine has."""
+        return len(self._unplaced.keys() - self._submissions.keys())
 
     def add(self, add: Add) -> None:
         """Take in requests, all or none; `Done` or `Refused` follows when engines have answered."""

@@ -334,9 +334,8 @@ class Supervisor:
             wait = self._count_death(ward, dead, cause)
         self._forget(ward.index)
         asked = self._dispatcher.lose(ward, State.GONE if wait is None else State.WAITING, cause)
-        scheduler = replace(NOTHING_YET.scheduler, num_waiting=self._dispatcher.num_waiting)
         ward.statistics = EngineStatistics(
-            scheduler=scheduler,
+            scheduler=NOTHING_YET.scheduler,
             asleep=ward.sleep is not None,
             sleep_level=ward.sleep or 0,
             paused=ward.paused,
@@ -348,6 +347,7 @@ class Supervisor:
         if wait is not None:
             self._later(wait, lambda: self._restart(ward))
         self._dispatcher.place()
+        self._tell_waiting()
         self._end_if_all_are_gone(EngineDeadError(f"the engine has died ({cause}) and is not started again"))
 
     def _count_death(self, ward: Ward, dead: EngineDead, cause: Cause) -> float | None:
@@ -399,7 +399,20 @@ class Supervisor:
                     logger.error("engine %d counts as dead: %s", ward.index, words)
                 self._condemn(ward, cause)
         self._renewals.look()
+        self._tell_waiting()
         self._later(LOOK_S, self._look)
+
+    def _tell_waiting(self) -> None:
+        """Have requests that no engine has counted where the first one is missing, until it is there."""
+        waiting = self._dispatcher.num_waiting
+        for ward in self._wards:
+            if ward.engine is not None and ward.state is not State.STARTING:
+                continue
+            scheduler = ward.statistics.scheduler
+            if scheduler.num_waiting != waiting:
+                ward.statistics = replace(ward.statistics, scheduler=replace(scheduler, num_waiting=waiting))
+                self._tell(ward=ward)
+            waiting = 0
 
     def _now(self) -> float:
         assert self._loop is not None

@@ -412,6 +412,28 @@ def test_tokens_stay_in_order_while_another_request_is_taken_in_and_the_event_lo
     assert asyncio.run(scenario()) == tuple(range(10, 17))
 
 
+def test_requests_that_no_engine_has_are_counted_once_and_only_until_one_has_them() -> None:
+    async def scenario() -> None:
+        rig = Rig(engines=2)
+        async with rig.running() as client:
+            later, restarts = rig.supervisor._later, list[Callable[[], None]]()
+            rig.supervisor._later = lambda seconds, act: later(seconds, act) if seconds else restarts.append(act)  # type: ignore[method-assign]
+            await settle(lambda: all(engine.ready for engine in rig.supervisor.condition.engines))
+            wanted = [request(f"long {number}") for number in range(8)]
+            reading = asyncio.gather(*(collect(client, each) for each in wanted))
+            await settle(lambda: rig.lost.tokens > 20)
+            rig.fate.engines[0].front.channel.kill()
+            await settle(lambda: len(restarts) == 1)
+            assert client.engines[0].scheduler.num_waiting == 0, "the other engine has them"
+            rig.fate.engines[1].front.channel.kill()
+            await settle(lambda: len(restarts) == 2)
+            await settle(lambda: client.statistics.scheduler.num_waiting == client.num_open)
+            reading.cancel()
+            await settle(lambda: client.statistics.scheduler.num_waiting == client.num_open == 0)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("engines", [1, 2])
 def test_requests_that_are_kept_outlive_an_engine_that_dies_asleep(engines: int) -> None:
     async def scenario() -> None:
