@@ -4,7 +4,8 @@
     MODEL=Qwen/Qwen3-0.6B serve run examples.deploy.ray_serve:app
 
 A replica is an engine with devices of its own. `REPLICAS` is the most that there may be, `DEVICES` what each takes of Ray's
-`RESOURCE` (TPU, GPU, or CPU). Beyond `REQUESTS` a replica Ray starts another. For all of OpenAI's and Anthropic's endpoints run
+`RESOURCE` (TPU, GPU, or CPU). Beyond `REQUESTS` a replica Ray starts another, by its own rule of how soon: `SCALING` has more of
+its `autoscaling_config`, as JSON (`{"upscale_delay_s": 10}`). For all of OpenAI's and Anthropic's endpoints run
 `jaxengine serve`.
 """
 
@@ -28,6 +29,7 @@ from jaxengine.errors import JaxEngineError, OverloadedError, RequestError
 MODEL = os.environ.get("MODEL")
 RESOURCE, DEVICES = os.environ.get("RESOURCE", "CPU"), int(os.environ.get("DEVICES", "1"))
 REPLICAS, REQUESTS = int(os.environ.get("REPLICAS", "2")), int(os.environ.get("REQUESTS", "64"))
+SCALING: dict[str, Any] = json.loads(os.environ.get("SCALING", "{}"))
 OPTIONS: dict[str, Any] = json.loads(os.environ.get("OPTIONS", "{}"))
 
 PASSED_ON = ("max_tokens", "temperature", "top_p", "seed", "stop", "n", "presence_penalty", "frequency_penalty")
@@ -43,7 +45,7 @@ def resources() -> dict[str, Any]:
 @serve.deployment(
     ray_actor_options=resources(),
     max_ongoing_requests=2 * REQUESTS,
-    autoscaling_config={"min_replicas": 1, "max_replicas": REPLICAS, "target_ongoing_requests": REQUESTS},
+    autoscaling_config={"min_replicas": 1, "max_replicas": REPLICAS, "target_ongoing_requests": REQUESTS, **SCALING},
     health_check_period_s=5,
 )
 class Completions:

@@ -53,7 +53,9 @@ def test_two_nodes_are_one_engine_and_an_actor_may_die(tmp_path: Path) -> None:
 def test_ray_serve_answers_the_official_client(tmp_path: Path) -> None:
     pytest.importorskip("grpc_reflection", reason="ray[serve] is not installed")
     options = {"max_model_len": 128, "max_num_seqs": 4, "bucket_planner": "explicit", "buckets": ["4x8"]}
-    found = run("application", tmp_path, OPTIONS=json.dumps(options), REPLICAS="2", REQUESTS="1")
+    scaling = {"upscale_delay_s": 1, "look_back_period_s": 2, "metrics_interval_s": 1}  # Ray's own take half a minute
+    given = {"OPTIONS": json.dumps(options), "SCALING": json.dumps(scaling), "REPLICAS": "2", "REQUESTS": "1"}
+    found = run("application", tmp_path, **given)
     assert found["tokens"] == 12
     assert found["streamed"] == found["whole"]
     assert found["replicas"] == 2, "requests waited, and no replica was added"
