@@ -24,6 +24,11 @@ SECOND_LEVEL = {"xla_backend_optimization_level": 2}
 """LLVM's third level, XLA's choice, takes a third more processor time for sampling with every option (1.87 for 1.40 s), and for
 a decode layer 0.42 for 0.38 s. It gives the same bits, and steps take as long: loops are made vectors at both levels."""
 
+WHOLE_REDUCTIONS = {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
+"""Of sampling on a CPU. XLA would cut each reduction over the vocabulary, some fifty, into levels of 32 values. With every option
+the program then takes 0.9 s of the processor to compile, for 0.5, and runs no faster. Tokens are chosen by integers and maxima,
+which are exact in any order; the sum behind log probabilities is as exact either way."""
+
 
 @cache
 def cpu_compiler_options() -> Mapping[str, Any]:
@@ -59,13 +64,16 @@ SCOPED_VMEM_KIB = {"v6e": 65_536}
 time: twice XLA's own choice. For larger passes it gains little for twice the compiler's time (`benchmarks/layer_forms.py`)."""
 
 
-def compiler_options(platform: str, *, chip: str | None = None, places: int | None = None) -> Mapping[str, Any]:
-    """XLA's options for a program of a platform, by the TPU's generation and, of a forward pass, its token places.
+def compiler_options(
+    platform: str, *, chip: str | None = None, places: int | None = None, samples: bool = False
+) -> Mapping[str, Any]:
+    """XLA's options for a program of a platform: by the TPU's generation, of a forward pass by its token places, and of one that
+    `samples`.
 
     There is none to hide sending between devices: those that are tried in `benchmarks/tpu_steps.py` change nothing or lose.
     """
     if platform == "cpu":
-        return cpu_compiler_options()
+        return {**cpu_compiler_options(), **WHOLE_REDUCTIONS} if samples else cpu_compiler_options()
     if platform == "gpu":
         return NO_REMATERIALIZATION
     if places is None or places > FEW_PLACES or chip not in SCOPED_VMEM_KIB:

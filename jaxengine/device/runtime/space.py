@@ -400,6 +400,9 @@ class ProgramSpace:
             nodes=nodes,
             calls_out=self.native is not None and (kind in CALLING or weight >= HEAVY),
             compiler_options=compiler_options(
-                self.platform, chip=chip_of(self.platform, self.device_layout), places=places
+                self.platform,
+                chip=chip_of(self.platform, self.device_layout),
+                places=places,
+                samples=kind is ProgramKind.SAMPLE,
             ),
         )
