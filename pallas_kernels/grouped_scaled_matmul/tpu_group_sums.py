@@ -160,25 +160,32 @@ def _kernel(
     at_once = next(size for size in (*MOST_AT_ONCE, lanes) if outputs % size == 0)
     registers = at_once // lanes
 
-    @pl.loop(0, outputs // at_once)
-    def _(column: jax.Array) -> None:
-        own = pl.ds(pl.multiple_of(column * at_once, lanes), at_once)
-        total = jnp.zeros((window, SUBLANES, at_once), jnp.float32)
-        inputs = SUBLANES * kept.group
-        for tile, first in enumerate(range(0, x.shape[1], inputs)):
-            last = min(first + inputs, x.shape[1])
-            found = lax.dot_general(
-                spread[pl.ds(first_line, lines), first:last],
-                tpu_float4.float8(weight[0, first // 2 : last // 2, own]),
-                (((1,), (0,)), ((), ())),
-                preferred_element_type=jnp.float32,
-            )
-            pieces = (column * registers + at for at in range(registers))
-            factors = [kept.of_groups(wide, piece, matrix, tile * SUBLANES) for piece in pieces]
-            total += found.reshape(total.shape) * jnp.concatenate(factors, axis=1)[None]
-        for row in range(window):
-            place = jnp.where(begin + row < stop, begin + row, places)
-            sums[pl.ds(place, 1), own] = total[row].sum(axis=0, keepdims=True)
+    def multiply(rows: int) -> None:
+        """By so many rows, of which no more than the last are none of the visit's."""
+
+        @pl.loop(0, outputs // at_once)
+        def _(column: jax.Array) -> None:
+            own = pl.ds(pl.multiple_of(column * at_once, lanes), at_once)
+            total = jnp.zeros((rows, SUBLANES, at_once), jnp.float32)
+            inputs = SUBLANES * kept.group
+            for tile, first in enumerate(range(0, x.shape[1], inputs)):
+                last = min(first + inputs, x.shape[1])
+                found = lax.dot_general(
+                    spread[pl.ds(first_line, rows * SUBLANES), first:last],
+                    tpu_float4.float8(weight[0, first // 2 : last // 2, own]),
+                    (((1,), (0,)), ((), ())),
+                    preferred_element_type=jnp.float32,
+                )
+                pieces = (column * registers + at for at in range(registers))
+                factors = [kept.of_groups(wide, piece, matrix, tile * SUBLANES) for piece in pieces]
+                total += found.reshape(total.shape) * jnp.concatenate(factors, axis=1)[None]
+            for row in range(rows):
+                place = jnp.where(begin + row < stop, begin + row, places)
+                sums[pl.ds(place, 1), own] = total[row].sum(axis=0, keepdims=True)
+
+    half = window // 2
+    pl.when(stop - begin <= half)(lambda: multiply(half))
+    pl.when(stop - begin > half)(lambda: multiply(window))
 
     @pl.when(visit == pl.num_programs(1) - 1)
     def _() -> None:
