@@ -13,6 +13,7 @@ from jaxengine.startup.pool import plan_space
 from jaxengine.startup.prepare import prepare
 from jaxengine.startup.progress import Progress
 from tests.integration.engines import SMALL, greedy, run, start, token_ids, write_config
+from tests.quick import quick_programs
 
 
 @pytest.mark.slow
@@ -46,8 +47,8 @@ def test_embedded_model_continues_a_story():
 
 
 def test_phases_are_told(tmp_path, caplog):
-    with caplog.at_level("INFO", logger="jaxengine"):
-        start(write_config(tmp_path), xla_cache_path=str(tmp_path / "programs")).close()
+    with caplog.at_level("INFO", logger="jaxengine"), quick_programs():
+        start(write_config(tmp_path), buckets=("4x16",), xla_cache_path=str(tmp_path / "programs")).close()
     lines = [record.message for record in caplog.records]
     for phase in ("resolve", "load", "compile", "warm up", "ready"):
         assert any(f"] {phase}" in line for line in lines), phase
