@@ -7,6 +7,8 @@
 namespace native {
 
 #if BFLOAT16_PAIRS
+constexpr int64_t FEW_PAIR_TILES = 3;  // of rows, at most, that take turns with each few outputs: more of them are slower so
+
 // `OUTPUTS` outputs, `stride` apart, of R rows, with a block of inputs: a lane takes two at once. What follows is asked for by `ask`,
 // beside each 32.
 template <int R, typename Ask>
@@ -76,6 +78,7 @@ NOT_INLINE void output_of_pairs(const uint16_t* weight, const uint16_t* x, int64
 
 // The same of so many rows that tiles of them take turns with the outputs that are multiplied together; of those there are whole tiles.
 static void outputs_of_many_rows(const Product& product, const Split& rows, int64_t step, int64_t first, int64_t last) {
+  static_assert(ROWS == 6 && FEW_PAIR_TILES == 3, "of more tiles than that each has four rows at least");
   const uint16_t* weight = static_cast<const uint16_t*>(product.weight);
   const uint16_t* x = static_cast<const uint16_t*>(product.x);
   const int64_t stride = product.inputs;
@@ -88,10 +91,13 @@ static void outputs_of_many_rows(const Product& product, const Split& rows, int6
       const int64_t lines = (ends ? step : smaller(step, product.inputs - next)) * int64_t(sizeof(uint16_t)) / LINE;
       for (int64_t part = 0; part < rows.count; ++part) {
         const int64_t row = rows.start(part);
-        const auto tiles = rows.size(part) == ROWS ? tiles_of_pairs<ROWS> : tiles_of_pairs<ROWS - 1>;
-        tiles(weight + group * stride + block, following, lines * part / rows.count, lines * (part + 1) / rows.count,
-              x + row * stride + block, stride, inputs, end - group,
-              Place{product.out + row * product.outputs + group, product.outputs, OUTPUTS, block == 0});
+        const int64_t from = lines * part / rows.count, to = lines * (part + 1) / rows.count;
+        const uint16_t* matrix = weight + group * stride + block;
+        const Place place{product.out + row * product.outputs + group, product.outputs, OUTPUTS, block == 0};
+#define TILES(R) \
+  case R: tiles_of_pairs<R>(matrix, following, from, to, x + row * stride + block, stride, inputs, end - group, place); break;
+        switch (rows.size(part)) { TILES(4) TILES(5) TILES(6) }
+#undef TILES
       }
     }
   }
@@ -114,7 +120,7 @@ static void outputs_of_bfloat16(const Product& product, int64_t first, int64_t l
   }
   if (product.rows <= ROWS_IN_TURN) return;
   const Split rows(product.rows, ROWS);
-  if (rows.count > FEW_TILES) {
+  if (rows.count > FEW_PAIR_TILES) {
     const int64_t whole = last - (last - first) % OUTPUTS;
     outputs_of_many_rows(product, rows, step, first, whole);
     first = whole;
