@@ -28,7 +28,7 @@ from jaxengine.server.endpoints.responses.items import Event, ItemWriter
 from jaxengine.server.endpoints.responses.protocol import ResponseObject, ResponsesRequest, ResponseUsage
 from jaxengine.server.endpoints.responses.store import ResponseStore
 from jaxengine.server.generation.logprobs import chat_logprobs
-from jaxengine.server.generation.protocol import TokenLogprob
+from jaxengine.server.generation.protocol import StopReason, TokenLogprob
 from jaxengine.server.generation.requests import check_request
 from jaxengine.server.generation.usage import UsageCounter
 from jaxengine.server.http.errors import describe
@@ -37,6 +37,8 @@ from jaxengine.server.service import Service
 
 PARAMS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
 """Names that fields have here which errors call by those of a chat request."""
+COMPLETE = ("stop", "tool_calls")
+"""The reasons to finish of a response that is whole."""
 
 
 class ResponseAnswer:
@@ -51,6 +53,7 @@ class ResponseAnswer:
         self._writer = ItemWriter()
         self._began = False
         self._finish_reason: str | None = None
+        self._stop_reason: StopReason = None
 
     @property
     def _format(self) -> JsonObject | None:
@@ -106,7 +109,8 @@ class ResponseAnswer:
                 response = self._end()
             except Exception as error:
                 response = self._response("failed", error=describe(error)["error"]["message"])
-            yield write({"type": f"response.{response['status']}", "response": response})
+            if response["status"] != "cancelled":  # whose client has gone
+                yield write({"type": f"response.{response['status']}", "response": response})
 
     async def _steps(self, stream: OutputStream) -> AsyncIterator[list[Event]]:
         async with aclosing(self._turn.steps(stream)) as steps:
@@ -114,7 +118,7 @@ class ResponseAnswer:
                 self._turn.budget.spend(sum(len(gain.token_ids) for gain in gains))
                 if events := [event for gain in gains for event in self._read(gain)]:
                     yield events
-        if events := self._writer.close(complete=self._finish_reason != "length"):
+        if events := self._writer.close(complete=self._finish_reason in COMPLETE):
             yield events
 
     def _read(self, gain: Gain) -> list[Event]:
@@ -131,7 +135,8 @@ class ResponseAnswer:
                 events += self._writer.content(delta.content, logprobs)
             for call in delta.tool_calls:
                 events += self._writer.call(call)
-        self._finish_reason = gain.finish_reason or self._finish_reason
+        if gain.finish_reason is not None:
+            self._finish_reason, self._stop_reason = gain.finish_reason, gain.stop_reason
         return events
 
     @property
@@ -145,7 +150,17 @@ class ResponseAnswer:
         self._keep(self._response(status, error=error))
 
     def _end(self) -> ResponseObject:
-        response = self._response("incomplete" if self._finish_reason == "length" else "completed")
+        """Keep it as what it came to: without a reason the stream was closed, as when the client has gone."""
+        reason = self._finish_reason
+        if reason in COMPLETE:
+            response = self._response("completed")
+        elif reason == "length":
+            response = self._response("incomplete")
+        elif reason is None:
+            response = self._response("cancelled")
+        else:
+            why = self._stop_reason if reason == "error" else "the engine was paused or put to sleep, which ended it"
+            response = self._response("failed", error=str(why))
         self._keep(response)
         return response
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ from openai import OpenAI
 from openai.types.responses import Response
 
 from jaxengine.server.endpoints.responses.kept import KeptResponses
+from tests.fakes import GatedRunner
 from tests.fronts import make_engine
+from tests.robustness.loopback import until
 from tests.server.rig import Live, live
 from tests.server.scripted import ScriptedRunner
 
@@ -259,3 +262,42 @@ def test_the_input_of_a_kept_response_is_listed(server: Live) -> None:
     text = client.responses.create(model="tiny", input="Hi", max_output_tokens=2)
     [item] = client.responses.input_items.list(text.id)
     assert item.type == "message"
+
+
+def test_what_a_grammar_gave_up_has_failed(tooled: Live) -> None:
+    form = {"structured_outputs": {"regex": "[0-9]{40}"}, "max_output_tokens": 50, "ignore_eos": False}
+    tooled.runner.write("12345 oops")
+    response = create(tooled, **form)
+    tooled.runner.write("12345 oops")
+    told = events(tooled, **form)
+    assert told[-1]["type"] == "response.failed"
+    for failed in (response, told[-1]["response"]):
+        assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+        assert failed["output"][0]["status"] == "incomplete"
+    assert "grammar" in response["error"]["message"]
+    tooled.runner.write("")
+
+
+def test_a_response_whose_client_left_is_not_complete() -> None:
+    with live(make_engine(runner=GatedRunner)) as server:
+        with server.http.stream("POST", "/v1/responses", json={**BASE, "stream": True}) as response:
+            line = next(line for line in response.iter_lines() if line.startswith("data: "))
+        until(lambda: not server.service.engine.num_open, "it has gone")
+        response_id = json.loads(line.removeprefix("data: "))["response"]["id"]
+        left = server.http.get(f"/v1/responses/{response_id}")
+        assert left.status_code == 404 or left.json()["status"] == "cancelled"
+
+
+def test_a_response_that_a_pause_aborted_has_failed() -> None:
+    with live(make_engine(runner=GatedRunner), server_dev_mode=True) as server:
+        started = server.post("/v1/responses", **BASE, background=True).json()
+        server.runner.allow(3)
+        pausing = threading.Thread(target=lambda: server.http.post("/pause"))
+        pausing.start()
+        channel: Any = server.engine.front.channel
+        until(lambda: bool(channel._messages.qsize()), "it was asked for")
+        server.runner.open()
+        pausing.join()
+        found = server.http.get(f"/v1/responses/{started['id']}").json()
+        assert (found["status"], found["incomplete_details"]) == ("failed", None)
+        assert "paused" in found["error"]["message"]
