@@ -50,6 +50,16 @@ def test_help_and_argument_errors_load_neither_jax_nor_numpy(words):
     assert done.stdout.strip().endswith("[]")
 
 
+def test_a_command_that_ends_looks_for_no_garbage() -> None:
+    script = (
+        "import atexit, gc\nfrom jaxengine.cli import main\n"
+        "atexit.register(lambda: print('frozen', gc.get_freeze_count() > 0))\n"  # what is registered first runs last
+        "main(['options'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip().endswith("frozen True")
+
+
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_a_command_is_declared_alone_as_among_all(command: str) -> None:
     alone, among = cli._parser([command]), cli._parser()
