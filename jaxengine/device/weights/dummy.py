@@ -63,9 +63,17 @@ class RandomTensors:
 
 
 def own_rules(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[Rule, ...]:
-    """The weight table of `RandomTensors`."""
-    patterns = {re.sub(r"(?<=\.)\d+(?=\.)", "*", path): is_stack(path, spec.shape) for path, spec in parameters.items()}
-    return tuple(Rule(path, f"{path}.{{matrix}}" if stacked else path) for path, stacked in patterns.items())
+    """The weight table of `RandomTensors`: a rule for all layers, or one for each where some have experts under the same name."""
+    patterns: dict[str, dict[str, bool]] = {}
+    for path, spec in parameters.items():
+        of_all = patterns.setdefault(re.sub(r"(?<=\.)\d+(?=\.)", "*", path), {})
+        of_all[path] = is_stack(path, spec.shape)
+    rules: list[Rule] = []
+    for pattern, stacked in patterns.items():
+        kinds = set(stacked.values())
+        targets = {pattern: kinds.pop()} if len(kinds) == 1 else stacked
+        rules += (Rule(path, f"{path}.{{matrix}}" if stack else path) for path, stack in targets.items())
+    return tuple(rules)
 
 
 def is_stack(path: str, shape: tuple[int, ...]) -> bool:

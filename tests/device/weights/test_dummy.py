@@ -93,3 +93,10 @@ def test_matrices_of_experts_are_stacked_and_those_of_heads_lie_as_they_are() ->
     keys = {"attention.keys": wanted["attention.keys"]}
     x = np.random.default_rng(0).normal(size=(100, 48)).astype(np.float32)
     assert 0.9 < (x @ np.asarray(dummy(keys, seed=0)["attention.keys"])[1].T).std() < 1.1
+
+
+def test_layers_of_experts_and_others_may_share_a_name() -> None:
+    """As in Jamba and MiMo V2, whose layers of either kind have their matrices in the same places."""
+    shapes = {f"layers.{layer}.up.weight": (32, 32) if layer == 1 else (3, 32, 32) for layer in range(3)}
+    made = dummy({path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in shapes.items()}, seed=0)
+    assert {path: array.shape for path, array in made.items()} == shapes
