@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +14,7 @@ from jaxengine.contract.messages import (
     Change,
     LoadAdapter,
     Message,
+    Pause,
     PauseGeneration,
     Profile,
     Reply,
@@ -29,10 +30,11 @@ from jaxengine.host.engine.host import EngineHost
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """A message, and what it waits for."""
+    """A message, what it waits for, and what was asked of its requests meanwhile."""
 
     message: Add | Profile | LoadAdapter
     futures: Sequence[Future[Any] | Reading]
+    behind: tuple[Abort | Pause, ...] = ()
 
     @property
     def ready(self) -> bool:
@@ -42,8 +44,9 @@ class _Waiting:
 class Deferred:
     """Messages whose replies come later than those of the messages behind them.
 
-    Requests are added when the grammars that they bring are compiled. Changes are made one after the other, each once what runs
-    has come to rest; requests that come while one waits for those before them to end are added after it.
+    Requests are added when the grammars that they bring are compiled, and then what was asked of them meanwhile is done. Changes
+    are made one after the other, each once what runs has come to rest; requests that come while one waits for those before them
+    to end are added after it.
 
     Args:
         host: whose messages they are.
@@ -93,9 +96,9 @@ class Deferred:
             case PauseGeneration() | ResumeGeneration() | Sleep() | Wake() | Update():
                 self._changes.append(message)
                 return True
-            case Abort(request_ids):
+            case Abort() | Pause():
                 if self._waiting:
-                    self._drop(frozenset(request_ids))
+                    self._follow(message)
                 return False
             case _:
                 return False
@@ -140,7 +143,10 @@ class Deferred:
     def _reply(self, waiting: _Waiting) -> Reply | None:
         match waiting.message:
             case Add():
-                return self._host.take(waiting.message)
+                added = self._host.take(waiting.message)
+                for message in waiting.behind:
+                    self._host.take(message)
+                return added
             case LoadAdapter():
                 [reading] = waiting.futures
                 assert isinstance(reading, Reading)
@@ -159,12 +165,23 @@ class Deferred:
             return []
         return [compiler.begin(source) for source in sources if not compiler.is_ready(source)]
 
-    def _drop(self, request_ids: frozenset[str]) -> None:
-        """Forget requests that have ended before they began."""
+    def _follow(self, message: Abort | Pause) -> None:
+        """Forget requests that end before they began; what else is asked of those that wait is done once they are in."""
+        ended = frozenset(message.request_ids) if isinstance(message, Abort) else frozenset()
         for index, waiting in enumerate(self._waiting):
             if isinstance(waiting.message, Add):
-                kept = tuple(each for each in waiting.message.requests if each.request_id not in request_ids)
-                self._waiting[index] = replace(waiting, message=replace(waiting.message, requests=kept))
+                kept = tuple(each for each in waiting.message.requests if each.request_id not in ended)
+                behind = (*waiting.behind, *_for_later(message, {each.request_id for each in kept}))
+                self._waiting[index] = replace(waiting, message=replace(waiting.message, requests=kept), behind=behind)
+
+
+def _for_later(message: Abort | Pause, request_ids: Set[str]) -> list[Abort | Pause]:
+    """What of a message is about these requests, which do not end by it."""
+    if isinstance(message, Pause):
+        named = tuple(name for name in message.request_ids if name in request_ids)
+        return [Pause(named, message.paused)] if named else []
+    stopped = tuple(each for each in message.stopped if each[0] in request_ids)
+    return [Abort(stopped=stopped)] if stopped else []
 
 
 def _on_a_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
