@@ -45,8 +45,8 @@ from jaxengine.contract.messages import (
     StepOutputs,
     Update,
 )
-from jaxengine.contract.metrics import NOTHING_YET, Condition, EngineStatistics
-from jaxengine.contract.updates import FIRST_VERSION, SequenceUpdate
+from jaxengine.contract.metrics import Condition
+from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import EngineDeadError
 from jaxengine.front.dispatcher import Chooser, Dispatcher, least_loaded
 from jaxengine.front.mailbox import Mailbox
@@ -334,13 +334,6 @@ class Supervisor:
             wait = self._count_death(ward, dead, cause)
         self._forget(ward.index)
         asked = self._dispatcher.lose(ward, State.GONE if wait is None else State.WAITING, cause)
-        ward.statistics = EngineStatistics(
-            scheduler=NOTHING_YET.scheduler,
-            asleep=ward.sleep is not None,
-            sleep_level=ward.sleep or 0,
-            paused=ward.paused,
-            weight_version=ward.updates[-1].version if ward.updates else FIRST_VERSION,
-        )
         self._tell(ward=ward)
         for each in asked:
             each.answer(answer_of_the_dead(each.question, cause))

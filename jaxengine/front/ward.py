@@ -10,6 +10,7 @@ from enum import Enum
 from jaxengine.contract.channel import Channel
 from jaxengine.contract.messages import Abort, Add, Cause, Event, Pause, Question, Reply, Update
 from jaxengine.contract.metrics import NOTHING_YET, EngineCondition, EngineStatistics
+from jaxengine.contract.updates import FIRST_VERSION
 from jaxengine.front.book import Entry
 from jaxengine.front.restarts import Restarts
 from jaxengine.front.watch import Watch
@@ -173,7 +174,7 @@ class Ward:
             self.engine.send(Abort(stopped=((entry.request_id, index),)))
 
     def end(self, state: State) -> list[Asked]:
-        """The engine is no more, and neither are requests here. What it has not answered, requests aside, nor will another."""
+        """The engine is no more, and neither are its counts and requests here. What else it has not answered no other will."""
         self.lives += 1  # whatever it still tells is not heard
         self.state, self.engine, self.trial = state, None, None
         asked = [each for each in self.asked.values() if not isinstance(each.question, Add)]
@@ -181,4 +182,11 @@ class Ward:
             asked, self.unsent = [*asked, *self.unsent], []
         for here in (self.entries, self.asked, self.unanswered, self.began):
             here.clear()
+        self.statistics = EngineStatistics(
+            scheduler=NOTHING_YET.scheduler,
+            asleep=self.sleep is not None,
+            sleep_level=self.sleep or 0,
+            paused=self.paused,
+            weight_version=self.updates[-1].version if self.updates else FIRST_VERSION,
+        )
         return asked
