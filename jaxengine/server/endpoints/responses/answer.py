@@ -124,17 +124,20 @@ class ResponseAnswer:
     def _read(self, gain: Gain) -> list[Event]:
         events: list[Event] = []
         self._began = True
-        for place, delta in enumerate(gain.deltas):
+        logprobs: list[TokenLogprob] = []  # of the gain's tokens, told with its first text
+        if self._top is not None:
+            as_ids = self._service.options.api.return_tokens_as_token_ids
+            logprobs = chat_logprobs(gain.token_ids, gain.logprobs, top=self._top, as_ids=as_ids)
+        for delta in gain.deltas:
             if delta.reasoning:
                 events += self._writer.reasoning(delta.reasoning)
             if delta.content:
-                logprobs: list[TokenLogprob] = []
-                if place == 0 and self._top is not None:
-                    as_ids = self._service.options.api.return_tokens_as_token_ids
-                    logprobs = chat_logprobs(gain.token_ids, gain.logprobs, top=self._top, as_ids=as_ids)
                 events += self._writer.content(delta.content, logprobs)
+                logprobs = []
             for call in delta.tool_calls:
                 events += self._writer.call(call)
+        if logprobs and not gain.deltas:
+            events += self._writer.without_text(logprobs)
         if gain.finish_reason is not None:
             self._finish_reason, self._stop_reason = gain.finish_reason, gain.stop_reason
         return events

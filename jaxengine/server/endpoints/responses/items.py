@@ -31,6 +31,11 @@ class ItemWriter:
         """The model answers; `logprobs` are those of the text's tokens."""
         return [*self._switch("output_text"), self._opened().delta(text, logprobs)]
 
+    def without_text(self, logprobs: list[Any]) -> list[Event]:
+        """The model answered with tokens that have no text, such as that of its end: they belong to the answer, if it is open."""
+        is_answer = isinstance(self._open, _Message) and self._open.kind == "output_text"
+        return [self._opened().delta("", logprobs)] if is_answer else []
+
     def call(self, call: ToolCall) -> list[Event]:
         """The model calls a function."""
         events = [*self.close(), *self._start(_Call(len(self.items), call.id, call.name))]

@@ -114,6 +114,21 @@ def test_log_probabilities(server: Live) -> None:
     assert deltas == logprobs
 
 
+def test_log_probabilities_of_a_token_without_text(server: Live) -> None:
+    messages = [{"role": "user", "content": "Hello"}]
+    chat = server.post(
+        "/v1/chat/completions", messages=messages, max_tokens=6, temperature=0, return_token_ids=True
+    ).json()
+    ids = chat["choices"][0]["token_ids"]
+    asked = {"include": ["message.output_text.logprobs"], "stop_token_ids": [ids[3]], "ignore_eos": False}
+    count = ids.index(ids[3]) + 1
+    response = create(server, **asked)
+    assert response["usage"]["output_tokens"] == count
+    assert len(response["output"][0]["content"][0]["logprobs"]) == count
+    told = [event for event in events(server, **asked) if event["type"] == "response.output_text.delta"]
+    assert sum(len(event["logprobs"]) for event in told) == count
+
+
 def test_later_turns_go_on_from_kept_ones(server: Live) -> None:
     first = create(server, instructions="Be brief")
     second = create(server, previous_response_id=first["id"], input="And then?")
