@@ -93,10 +93,14 @@ def test_every_client_is_told_what_its_request_says_alone(engines: int) -> None:
     wanted = [told(outputs, RequestOutputKind.FINAL_ONLY) for outputs in alone]
     until, checked = 0.0, 0
 
+    def goes_on() -> bool:
+        """A slow machine takes its time."""
+        return time.monotonic() < until or checked <= 20
+
     async def client(llm: AsyncLLM, number: int) -> None:
         nonlocal checked
         random = Random(f"client {number}")
-        while time.monotonic() < until:
+        while goes_on():
             which, kind = random.randrange(len(requests)), random.choice(list(RequestOutputKind))
             prompt, params = requests[which]
             leaves_after, pause_s = random.choice([0, *[1000] * 4]), random.choice([0.0, 0.0, 0.02])
@@ -119,7 +123,7 @@ def test_every_client_is_told_what_its_request_says_alone(engines: int) -> None:
     async def trouble(llm: AsyncLLM) -> None:
         """Hold up the event loop, kill engines, let them sleep."""
         random = Random("trouble")
-        while time.monotonic() < until:
+        while goes_on():
             await asyncio.sleep(random.uniform(0.0, 0.3))
             time.sleep(random.choice([0.005, 0.05, 0.2]))
             ward = random.choice(supervisor_of(llm)._wards)
@@ -135,7 +139,7 @@ def test_every_client_is_told_what_its_request_says_alone(engines: int) -> None:
         nonlocal until
         async with AsyncLLM(enable_multiprocessing=True, data_parallel_size=engines, **SMALL) as llm:
             until = time.monotonic() + SECONDS
-            async with asyncio.timeout(SECONDS + 90):
+            async with asyncio.timeout(SECONDS + 300):
                 await asyncio.gather(trouble(llm), *(client(llm, number) for number in range(8)))
             supervisor = supervisor_of(llm)
             assert not llm._client.num_open
