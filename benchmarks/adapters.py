@@ -25,7 +25,8 @@ from jaxengine.bench import machine
 from jaxengine.contract.batch import SamplingSpec, SlotState
 from jaxengine.contract.rows import Row, Rows
 from jaxengine.device.runtime.executables import Executables
-from jaxengine.device.runtime.forward import ForwardPass, forward_programs
+from jaxengine.device.runtime.forward import ForwardPass
+from jaxengine.device.runtime.forward_programs import forward_programs
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
 from jaxengine.device.runtime.launcher import allocate_state
 from jaxengine.device.runtime.slot_state import SlotTable

@@ -32,7 +32,7 @@ from buckets import Bucket
 from jaxengine.bench import machine
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.runtime.drafting import draft_programs
-from jaxengine.device.runtime.forward import forward_programs, hidden_struct
+from jaxengine.device.runtime.forward_programs import forward_programs, hidden_struct
 from jaxengine.device.runtime.programs import programs_of_shape
 from jaxengine.device.runtime.sampling_shapes import SampleShape
 from jaxengine.device.runtime.space import ProgramSpace

@@ -47,7 +47,7 @@ import jax
 from buckets import Bucket
 from jaxengine.bench import machine
 from jaxengine.device.runtime import memory
-from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.forward_programs import forward_programs
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import find_target
 from jaxengine.options.config import EngineConfig

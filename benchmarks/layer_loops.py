@@ -27,7 +27,7 @@ from buckets import Bucket
 from jaxengine import LLM
 from jaxengine.bench import machine
 from jaxengine.device.runtime import stages
-from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.forward_programs import forward_programs
 from jaxengine.device.runtime.warm_up import dummy_step
 from jaxengine.device.sampling import Variant
 

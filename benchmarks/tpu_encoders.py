@@ -37,7 +37,7 @@ from jaxengine.bench import machine
 from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.models.towers.places import ItemGrid, Places, padded
 from jaxengine.device.runtime.encoder_programs import EncoderRoom, encoder_stages, programs_of
-from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.forward_programs import forward_programs
 from jaxengine.device.runtime.media_space import MediaSpace
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import find_target

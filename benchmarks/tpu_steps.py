@@ -118,7 +118,7 @@ from tqdm import tqdm
 from benchmarks.filling import Filling, Rows, mixers
 from buckets import Bucket
 from jaxengine.bench import machine
-from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.forward_programs import forward_programs
 from jaxengine.device.runtime.target import find_target
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig

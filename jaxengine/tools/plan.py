@@ -16,7 +16,7 @@ from jaxengine.device.runtime.alignment import lengths as alignment_lengths
 from jaxengine.device.runtime.alignment import programs_of as alignment_programs_of
 from jaxengine.device.runtime.block_moves import block_bytes, move_programs
 from jaxengine.device.runtime.encoder_programs import programs_of
-from jaxengine.device.runtime.forward import forward_programs, hidden_struct
+from jaxengine.device.runtime.forward_programs import forward_programs, hidden_struct
 from jaxengine.device.runtime.program_kinds import ProgramKind
 from jaxengine.device.runtime.programs import programs_of_shape, slot_programs
 from jaxengine.device.runtime.space import ProgramSpace

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxengine.device.runtime import memory
-from jaxengine.device.runtime.forward import between
+from jaxengine.device.runtime.forward_programs import between
 from jaxengine.device.runtime.space import ProgramSpace
 
 GIB = 1 << 30

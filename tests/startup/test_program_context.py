@@ -125,7 +125,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("file", "part"),
     [
-        ("jaxengine/device/runtime/forward.py", "source.jaxengine.device.runtime"),
+        ("jaxengine/device/runtime/forward_programs.py", "source.jaxengine.device.runtime"),
         ("jaxengine/device/layers/linear.py", "source.jaxengine.device.layers"),
         ("jaxengine/device/models/families/qwen3.py", "source.jaxengine.device.models.families"),
         ("jaxengine/device/models/families/gpt2.py", None),  # another family

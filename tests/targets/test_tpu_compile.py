@@ -23,7 +23,7 @@ from jaxengine.device.runtime import calibration
 from jaxengine.device.runtime.block_moves import move_programs
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.draft_space import DraftSpace
-from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.forward_programs import forward_programs
 from jaxengine.device.runtime.memory import shard_shape, slot_bytes
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.snapshots import snapshot_names, snapshot_programs

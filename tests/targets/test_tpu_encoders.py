@@ -11,7 +11,7 @@ from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.encoder_programs import encoder_programs
-from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.forward_programs import forward_programs
 from jaxengine.device.runtime.media_space import MediaSpace
 from jaxengine.device.runtime.space import ProgramSpace
 from tests.device.models.media import hearing_cases

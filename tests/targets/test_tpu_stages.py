@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxengine.device.runtime.forward import between, forward_programs, hidden_struct
+from jaxengine.device.runtime.forward_programs import between, forward_programs, hidden_struct
 from jaxengine.device.runtime.memory import shard_bytes
 from jaxengine.device.runtime.programs import all_passages, sample_programs
 from jaxengine.device.runtime.snapshots import snapshot_programs

@@ -12,7 +12,7 @@ from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.alignment import lengths, programs_of
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.encoder_programs import encoder_programs
-from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.forward_programs import forward_programs
 from jaxengine.device.runtime.media_space import MediaSpace
 from jaxengine.device.runtime.space import ProgramSpace
 from pallas_kernels.check import pool_moves, pool_sized_moves

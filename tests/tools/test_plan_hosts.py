@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.forward_programs import forward_programs
 from jaxengine.device.runtime.target import find_target
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.pool import plan_space

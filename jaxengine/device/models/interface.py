@@ -95,7 +95,8 @@ class Model(Protocol):
 
     `WEIGHTS` maps checkpoint tensors to parameters, `IGNORED` names the keys of config.json that may be left unread, `POOLING`
     says which token stands for a prompt where the checkpoint's files do not.
-    A forward pass is `embed_tokens`, each of `layers`, `final_norm`, in one program or in several (`device/runtime/forward.py`).
+    A forward pass is `embed_tokens`, each of `layers`, `final_norm`, in one program or in several
+    (`device/runtime/forward_programs.py`).
     Letters: N tokens of the step (all rows, flat), E embedding size, V vocabulary size, R rows.
     """
 

@@ -6,8 +6,8 @@
     end    (parameters, x, tapped, pool, step, targets)    -> pool
 
 One `layer` serves all that are alike, on every platform, so that a start does not take the longer the deeper a tower is. An
-accelerator's forward pass is one program (`forward.py`) because there a layer's weights are fetched during the one before. A
-tower multiplies thousands of patches with each weight, so that fetching is little beside it.
+accelerator's forward pass is one program (`forward_programs.py`) because there a layer's weights are fetched during the one
+before. A tower multiplies thousands of patches with each weight, so that fetching is little beside it.
 """
 
 from __future__ import annotations

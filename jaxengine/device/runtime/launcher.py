@@ -20,7 +20,8 @@ from jaxengine.device.runtime.block_moves import Held
 from jaxengine.device.runtime.drafter import Drafter
 from jaxengine.device.runtime.encoder import EmbeddingPool, Encoder
 from jaxengine.device.runtime.executables import Executables
-from jaxengine.device.runtime.forward import Call, ForwardPass, Kept
+from jaxengine.device.runtime.forward import Call, ForwardPass
+from jaxengine.device.runtime.forward_programs import Kept
 from jaxengine.device.runtime.handover import Handover
 from jaxengine.device.runtime.held_weights import HeldWeights
 from jaxengine.device.runtime.host_store import HostStore

@@ -27,7 +27,7 @@ from jaxengine.device.runtime.alignment import alignment_names, alignment_progra
 from jaxengine.device.runtime.block_moves import all_moved, move_programs
 from jaxengine.device.runtime.drafting import draft_names, draft_programs
 from jaxengine.device.runtime.encoder_programs import encoder_names, encoder_programs
-from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct, passages
+from jaxengine.device.runtime.forward_programs import forward_names, forward_programs, hidden_struct, passages
 from jaxengine.device.runtime.handover import return_passage
 from jaxengine.device.runtime.passing import Passage
 from jaxengine.device.runtime.program_kinds import HEAVY, ProgramKind

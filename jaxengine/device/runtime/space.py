@@ -236,7 +236,7 @@ class ProgramSpace:
 
     @property
     def layer_by_layer(self) -> bool:
-        """Whether the CPU runs the forward pass as one small program for each layer (`device/runtime/forward.py` says why)."""
+        """Whether the CPU runs the forward pass as one small program for each layer (`forward_programs.py` says why)."""
         return self.platform == "cpu" and self.device_layout.mesh is None
 
     @cached_property

@@ -13,7 +13,8 @@ from buckets import Bucket
 from jaxengine.contract.draft_costs import DraftCosts
 from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.runtime.drafting import draft_name, place_name
-from jaxengine.device.runtime.forward import Call, Kept
+from jaxengine.device.runtime.forward import Call
+from jaxengine.device.runtime.forward_programs import Kept
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.launcher import Launcher
 from jaxengine.device.runtime.program_times import ProgramTimes

@@ -24,7 +24,7 @@ from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.adapter_slots import adapter_programs
 from jaxengine.device.runtime.cache_layout import lay_out
-from jaxengine.device.runtime.forward import forward_programs, hidden_struct
+from jaxengine.device.runtime.forward_programs import forward_programs, hidden_struct
 from jaxengine.device.runtime.memory import is_on_host, shard_bytes
 from jaxengine.device.runtime.programs import programs_of_shape
 from jaxengine.device.runtime.space import ProgramSpace

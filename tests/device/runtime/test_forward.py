@@ -13,9 +13,10 @@ import pytest
 from buckets import Bucket
 from jaxengine.contract.rows import Row, Rows, Sample
 from jaxengine.device.layers.schemes.scaled import INT4
-from jaxengine.device.runtime import forward, stages
+from jaxengine.device.runtime import forward, forward_programs, stages
 from jaxengine.device.runtime import space as runtime_space
-from jaxengine.device.runtime.forward import ForwardPass, forward_names, forward_programs
+from jaxengine.device.runtime.forward import ForwardPass
+from jaxengine.device.runtime.forward_programs import forward_names
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
 from jaxengine.device.runtime.launcher import allocate_state
 from jaxengine.device.runtime.space import ProgramSpace
@@ -83,7 +84,7 @@ def a_step(space: ProgramSpace, bucket: Bucket) -> np.ndarray:
 
 def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Hidden states, pages, and the names of the programs in the order of their calls."""
-    compiled = {program.name: program.lower().compile() for program in forward_programs(space, bucket)}
+    compiled = {program.name: program.lower().compile() for program in forward_programs.forward_programs(space, bucket)}
     called = []
 
     def call(name: str, *arguments: Any) -> Any:
@@ -104,7 +105,7 @@ def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarra
 
 def streams(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarray, ...]:
     """What drafts read of a step, and the hidden states of its kept places."""
-    compiled = {program.name: program.lower().compile() for program in forward_programs(space, bucket)}
+    compiled = {program.name: program.lower().compile() for program in forward_programs.forward_programs(space, bucket)}
     cache, slots = allocate_state(space)
     step = space.layout(bucket, 3), cache, slots.last_token, [jax.device_put(a_step(space, bucket))]
     (hidden, _, read), _ = ForwardPass(space, parameters).run(lambda name, *given: compiled[name](*given), *step)
@@ -248,7 +249,8 @@ def test_the_pass_may_be_cut_anywhere(tmp_path, monkeypatch, cut):
         stage_of(planned, "below", layers=range(cut), begins=True),
         stage_of(planned, "above", layers=range(cut, 4), ends=True),
     )
-    monkeypatch.setattr(forward, "stages", lambda space: halves)
+    for module in (forward, forward_programs):
+        monkeypatch.setattr(module, "stages", lambda space: halves)
     hidden, pages, called = run(planned, bucket, parameters)
     assert called == [f"forward {bucket} below", f"forward {bucket} above"]
     assert np.array_equal(hidden, expected[0])
@@ -306,5 +308,9 @@ def test_the_pool_is_donated_to_every_layer(tmp_path):
     planned = space(tmp_path, LLAMA)
     [pages] = planned.kv_pages
     pool = pages.size * pages.dtype.itemsize
-    [layer] = [program for program in forward_programs(planned, planned.grid.buckets[0]) if "layer" in program.name]
+    [layer] = [
+        program
+        for program in forward_programs.forward_programs(planned, planned.grid.buckets[0])
+        if "layer" in program.name
+    ]
     assert layer.lower().compile().memory_analysis().alias_size_in_bytes >= pool

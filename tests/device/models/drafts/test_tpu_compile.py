@@ -16,7 +16,7 @@ from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.draft_space import DraftSpace
 from jaxengine.device.runtime.drafting import draft_name, draft_programs
-from jaxengine.device.runtime.forward import forward_programs, hidden_struct
+from jaxengine.device.runtime.forward_programs import forward_programs, hidden_struct
 from jaxengine.device.runtime.space import ProgramSpace
 from pallas_kernels.check import pool_moves
 from tests.device.models.cases import Fixture
