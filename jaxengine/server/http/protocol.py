@@ -73,6 +73,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_message_complete()
 
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing has come for a while. A busy event loop comes to say so late: what has come by then is read first."""
+        self._hang_up(turns=2)
+
+    def _hang_up(self, turns: int) -> None:
+        """Close after so many turns of the loop, each of which reads what has come: that takes `timeout_keep_alive_task` back."""
+        if turns:
+            self.timeout_keep_alive_task = self.loop.call_soon(self._hang_up, turns - 1)  # type: ignore[assignment]
+        else:
+            super().timeout_keep_alive_handler()
+
     def _start_timer(self) -> None:
         self._stop_timer()
         self._timer = self.loop.call_later(self.receive_timeout_s, self.transport.close)

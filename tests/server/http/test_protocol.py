@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from jaxengine.server.http.protocol import BoundedProtocol
 from jaxengine.server.launch import uvicorn_config
@@ -55,3 +60,37 @@ def test_headers_are_bounded_and_ordinary_ones_pass(raw: socket.socket) -> None:
         for _ in range(2000):
             raw.sendall(b"X-A: " + b"a" * 30_000 + b"\r\n")
     raw.close()
+
+
+async def ok(scope: Any, receive: Any, send: Any) -> None:
+    """An app that answers everything."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_request_that_a_busy_loop_has_not_read_yet_is_answered(comes: bool) -> None:
+    async def answers() -> tuple[bytes, bytes]:
+        loop = asyncio.get_running_loop()
+        config = uvicorn.Config(ok, http=BoundedProtocol, lifespan="off")
+        config.timeout_keep_alive = 0.05  # type: ignore[assignment]
+        config.load()
+        state = ServerState()
+        server = await loop.create_server(lambda: BoundedProtocol(config, state, {}), "127.0.0.1", 0)
+        request = HEAD + b"\r\n"
+        with socket.create_connection(server.sockets[0].getsockname()) as connection:
+            connection.setblocking(False)
+            await loop.sock_sendall(connection, request)
+            first = await loop.sock_recv(connection, 65536)
+            time.sleep(0.1)  # the loop's next turn finds that nothing has come in time, and then something comes
+            if comes:
+                loop.call_soon(connection.sendall, request)
+            second = await loop.sock_recv(connection, 65536)
+        server.close()
+        while state.connections:
+            await asyncio.sleep(0.001)
+        return first, second
+
+    first, second = asyncio.run(answers())
+    assert first.startswith(b"HTTP/1.1 200")
+    assert second.startswith(b"HTTP/1.1 200") == comes

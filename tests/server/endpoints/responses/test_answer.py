@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,19 +115,30 @@ def test_log_probabilities(server: Live) -> None:
     assert deltas == logprobs
 
 
-def test_log_probabilities_of_a_token_without_text(server: Live) -> None:
-    messages = [{"role": "user", "content": "Hello"}]
-    chat = server.post(
-        "/v1/chat/completions", messages=messages, max_tokens=6, temperature=0, return_token_ids=True
-    ).json()
-    ids = chat["choices"][0]["token_ids"]
-    asked = {"include": ["message.output_text.logprobs"], "stop_token_ids": [ids[3]], "ignore_eos": False}
-    count = ids.index(ids[3]) + 1
-    response = create(server, **asked)
-    assert response["usage"]["output_tokens"] == count
-    assert len(response["output"][0]["content"][0]["logprobs"]) == count
-    told = [event for event in events(server, **asked) if event["type"] == "response.output_text.delta"]
-    assert sum(len(event["logprobs"]) for event in told) == count
+def test_log_probabilities_of_a_token_without_text() -> None:
+    """It comes in a step of its own."""
+    with live(make_engine(runner=GatedRunner)) as server:
+        server.runner.open()
+        messages = [{"role": "user", "content": "Hello"}]
+        asked = {"messages": messages, "max_tokens": 6, "temperature": 0, "return_token_ids": True}
+        ids = server.post("/v1/chat/completions", **asked).json()["choices"][0]["token_ids"]
+        assert len(set(ids)) == 6
+        server.settle()
+        server.runner.shut()
+        fields = {"include": ["message.output_text.logprobs"], "stop_token_ids": [ids[5]], "ignore_eos": False}
+        started = server.post("/v1/responses", **{**BASE, **fields}, background=True).json()
+
+        def found() -> dict[str, Any]:
+            response: dict[str, Any] = server.http.get(f"/v1/responses/{started['id']}").json()
+            return response
+
+        deadline = time.monotonic() + 20
+        while found()["status"] in ("queued", "in_progress"):
+            assert time.monotonic() < deadline, "it goes on"
+            server.runner.allow(1)
+            time.sleep(0.02)
+        assert found()["usage"]["output_tokens"] == 6
+        assert len(found()["output"][0]["content"][0]["logprobs"]) == 6
 
 
 def test_later_turns_go_on_from_kept_ones(server: Live) -> None:
