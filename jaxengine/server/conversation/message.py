@@ -21,7 +21,7 @@ class ToolCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessageDelta:
-    """What a message gained."""
+    """What a message gained: reasoning, then content, then calls."""
 
     content: str = ""
     reasoning: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import string
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxengine.front.parsers.calls import Call
 from jaxengine.front.parsers.reasoning import ReasoningParser
@@ -43,30 +43,35 @@ class ChatReader:
     reasoning: str = field(default="", init=False)
     _num_calls: int = field(default=0, init=False)
 
-    def feed(self, text: str) -> MessageDelta:
-        """Take the next piece of text."""
+    def feed(self, text: str) -> list[MessageDelta]:
+        """Take the next piece of text; what the message gained, in order."""
         split = Split(content=text) if self.reasoning_parser is None else self.reasoning_parser.feed(text)
-        return self._delta(split, [] if self.tools is None else self.tools.feed(split.content))
+        return self._deltas(split, [split.content] if self.tools is None else self.tools.feed(split.content))
 
-    def finish(self, reason: str) -> tuple[MessageDelta, str]:
+    def finish(self, reason: str) -> tuple[list[MessageDelta], str]:
         """Nothing more comes, for this reason: what was held back, and the message's finish reason."""
         split = Split() if self.reasoning_parser is None else self.reasoning_parser.finish()
-        pieces: list[Piece] = []
+        pieces: list[Piece] = [split.content]
         if self.tools is not None:
             pieces = self.tools.feed(split.content) + self.tools.finish(cut=self.forced and reason == "length")
-        delta = self._delta(split, pieces)
+        deltas = self._deltas(split, pieces)
         calls = reason == "stop" and self._num_calls > 0 and self.ends_as_call
-        return delta, "tool_calls" if calls else reason
+        return deltas, "tool_calls" if calls else reason
 
-    def _delta(self, split: Split, pieces: list[Piece]) -> MessageDelta:
+    def _deltas(self, split: Split, pieces: list[Piece]) -> list[MessageDelta]:
+        """The reasoning and the pieces behind it. Content that follows a call is another delta."""
         self.reasoning += split.reasoning
-        content = split.content if self.tools is None else "".join(item for item in pieces if isinstance(item, str))
-        calls = [self._call(item) for item in pieces if isinstance(item, Call)]
-        return MessageDelta(
-            content=content,
-            reasoning=split.reasoning if self.tell_reasoning else "",
-            tool_calls=tuple(call for call in calls if call is not None),
-        )
+        deltas = [MessageDelta(reasoning=split.reasoning if self.tell_reasoning else "")]
+        for piece in pieces:
+            last = deltas[-1]
+            if isinstance(piece, Call):
+                if (call := self._call(piece)) is not None:
+                    deltas[-1] = replace(last, tool_calls=(*last.tool_calls, call))
+            elif last.tool_calls:
+                deltas.append(MessageDelta(content=piece))
+            else:
+                deltas[-1] = replace(last, content=last.content + piece)
+        return [delta for delta in deltas if delta]
 
     def _call(self, call: Call) -> ToolCall | None:
         index = self._num_calls

@@ -128,12 +128,10 @@ class _Message:
         self._token_ids += completion.token_ids
         self._logprobs += completion.logprobs or ()
         deltas, self._deltas = self._deltas, []
-        if delta := self.reader.feed(completion.text):
-            deltas.append(delta)
+        deltas += self.reader.feed(completion.text)
         if reason is not None:
             last, reason = self.reader.finish(reason)
-            if last:
-                deltas.append(last)
+            deltas += last
         elif not deltas:
             return Gain(self._index, begins)
         token_ids, self._token_ids = self._token_ids, []
