@@ -5,7 +5,8 @@
                     model that calls it waits for; `product_call.h` and `attention_call.h` have what they share
     product.h       products of rows with a matrix: `bfloat16.h`, `floats.h` of `float_tile.h`, and `integers.h` of int8 rows
     scaled.h        the same of matrices of 4 or 8 bits with scales; those of 4 may be packed (`scaled_matmul/packed.py`)
-    fixed.h         those of integers, in fixed point: `fixed_tile.h`, `fixed_lanes.h` of few rows, `fixed_panel.h` of many
+    fixed.h         those of integers, in fixed point: `fixed_tile.h`, `fixed_lanes.h` and `fixed_wide.h` of few
+                    rows, `fixed_panel.h` of many
     panel_sums.h    their sums, of integers
     factors.h       scales and zeros of groups as they are kept; `factor_types.h` has what XLA calls their types
     coded.h         products with matrices of bfloat16 kept in 12 bits (`coding.h`); `coder.cc` makes these, and has no calls

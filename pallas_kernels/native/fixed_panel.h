@@ -2,8 +2,8 @@
 
 #pragma once
 
-#include "fixed_lanes.h"
 #include "fixed_tile.h"
+#include "fixed_wide.h"
 
 namespace native {
 
@@ -142,6 +142,9 @@ static void outputs_of_number(const Product& product, const Scaled& scaled, int6
     const auto outputs = scaled.zeros == nullptr ? outputs_by_panels<NUMBER, false, PACKED> : outputs_by_panels<NUMBER, true, PACKED>;
     return outputs(product, scaled, blocks, first, last);
   }
+#if WIDTH == 16
+  if constexpr (PACKED) first = outputs_by_wide_tiles<NUMBER>(product, scaled, blocks, first, last);
+#endif
   if constexpr (is_paired(NUMBER)) {
     outputs_by_lanes<NUMBER, PACKED>(product, scaled, blocks, first, last);
   } else {
