@@ -121,21 +121,45 @@ INLINE Narrow lower_halves(Integers all) {
 #endif
 }
 
+INLINE int32_t largest_lane(Integers all) {
+#if WIDTH == 16
+  return _mm512_reduce_max_epi32((__m512i)all);
+#else
+  int32_t most = all[0];
+  for (int i = 1; i < WIDTH; ++i) most = all[i] > most ? all[i] : most;
+  return most;
+#endif
+}
+
+INLINE int32_t sum_of_lanes(Integers all) {
+#if WIDTH == 16
+  return _mm512_reduce_add_epi32((__m512i)all);
+#else
+  int32_t sum = 0;
+  for (int i = 0; i < WIDTH; ++i) sum += all[i];
+  return sum;
+#endif
+}
+
 static void prepare_fixed(const Product& product, const Scaled& scaled, int64_t row) {
   const Blocks blocks(product.inputs, scaled);
   const FixedRows rows(product, scaled, blocks);
   const uint16_t* from = static_cast<const uint16_t*>(product.x) + row * product.inputs;
   blocks.for_each([&](int64_t block, int64_t, int64_t start, int64_t inputs) {
-    uint16_t given[FIXED_BLOCK] = {};
-    memcpy(given, from + start, inputs * sizeof(uint16_t));
+    uint16_t copy[FIXED_BLOCK];
+    const uint16_t* given = from + start;
+    if (inputs < blocks.place) {
+      memset(copy, 0, blocks.place * sizeof(uint16_t));
+      given = static_cast<const uint16_t*>(memcpy(copy, given, inputs * sizeof(uint16_t)));
+    }
     Integers most = {};  // as integers, magnitudes have the order of their values, and NaN comes last
     const auto compare = [&](Vector values) {
       const Integers magnitudes = (Integers)values & 0x7fffffff;
       most = magnitudes > most ? magnitudes : most;
     };
     for (int64_t i = 0; i < blocks.place; i += 2 * WIDTH) compare(widened<false>(given + i, 0)), compare(widened<true>(given + i, 0));
-    int32_t bits = 16 << 23;  // where the largest is less, powers of two would be too small for a float
-    for (int i = 0; i < WIDTH; ++i) bits = most[i] > bits ? most[i] : bits;
+    constexpr int32_t LEAST = 16 << 23;  // where the largest is less, powers of two would be too small for a float
+    const int32_t found = largest_lane(most), bits = found > LEAST ? found : LEAST;
     const bool finite = bits < 0x7f800000;
     float factor, scale;
     if (scaled.paired()) {
@@ -165,9 +189,7 @@ static void prepare_fixed(const Product& product, const Scaled& scaled, int64_t 
       }
       sums += even + odd;
     }
-    int32_t sum = 0;
-    for (int i = 0; i < WIDTH; ++i) sum += sums[i];
-    rows.sums[block * rows.together + row] = sum;
+    rows.sums[block * rows.together + row] = sum_of_lanes(sums);
 #if WIDTH >= 8
     const int64_t steps = blocks.place * rows.each / sizeof(int32_t);
     if (to == apart) PanelRows(product.rows, rows.values).put(row, block * steps, steps, apart);
