@@ -226,6 +226,28 @@ def test_packed_matrices_give_what_others_give_wherever_they_are_multiplied(nati
     np.testing.assert_array_equal(*of_rows)
 
 
+FEW_ROWS = [
+    dataclasses.replace(LONG, name=f"{weight} {scale} {group}", weight=weight, scale=scale, group=group, zeros=zeros)
+    for weight, scale, group, zeros in [
+        ("int4", "uint8", 100, True),
+        ("int4", "bfloat16", 32, True),
+        ("int4", "float32", 100, True),
+        ("int4", "bfloat16", 204, False),
+        ("float4_e2m1fn", "bfloat16", 32, False),
+    ]
+]
+
+
+@pytest.mark.parametrize("case", FEW_ROWS, ids=str)
+def test_few_rows_of_a_packed_matrix_have_the_bits_of_a_plain_one(native: str, case: ScaledCase) -> None:
+    """Of so many outputs that each thread has wide tiles and what is left of them."""
+    case = dataclasses.replace(case, inputs=204, outputs=1040, rows=(4,), compute="bfloat16")
+    given = packed_arguments(case)
+    for rows in (1, 2, 3, 4):
+        expected = product(native, case, "native", case.arguments()[0][:rows], *case.arguments()[1:])
+        np.testing.assert_array_equal(product(native, case, "native", given[0][:rows], *given[1:]), expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("instructions", rare_but(INSTRUCTIONS, {"x86-64-v3"}))
 def test_every_set_of_instructions_multiplies_alike(
