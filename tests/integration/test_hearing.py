@@ -22,7 +22,15 @@ from tests.speech_models import RATE, as_16_bits, sound, wav
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_GREEDY, ignore_eos=True)
-OPTIONS = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 2, "max_num_batched_tokens": 32, "num_pages": 32}
+OPTIONS = {
+    "dtype": "float32",
+    "max_model_len": 128,
+    "max_num_seqs": 2,
+    "max_num_batched_tokens": 32,
+    "num_pages": 32,
+    "bucket_planner": "explicit",
+    "buckets": ("2x1", "2x16"),
+}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -38,7 +38,8 @@ LONG = wav(sound(5.0, 3))
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = whisper_directory(tmp_path_factory.mktemp("whisper"))
     options = {"model": str(folder), "dtype": "float32", "max_num_seqs": 4, "num_gpu_blocks_override": 64}
-    engine = build_engine(EngineConfig.from_options(**options))
+    shapes = {"bucket_planner": "explicit", "buckets": ("4x1", "4x128")}
+    engine = build_engine(EngineConfig.from_options(**options, **shapes))
     running = Live(engine, served_model_name=("whisper",))
     running.http.timeout = 300
     yield running
