@@ -247,22 +247,22 @@ class _State:
             accumulate(scores, values, *state, spare_columns=self._settings.spare_columns)
 
     def _unseen(self, tile: jax.Array, begin: jax.Array, tokens: int) -> jax.Array:
-        """What to add to scores: -inf where a query does not see a key, 0 where it does."""
+        """What to add to scores: -inf where a query does not see a key, 0 where it does, `[M, tokens]`."""
         if self._until is None:
             seen = self._distance(tile, begin, tokens) <= 0
         else:
-            key = begin + lax.broadcasted_iota(jnp.int32, (self._mixed.shape[1], tokens), 1)
+            key = begin + lax.broadcasted_iota(jnp.int32, (self._apart, tokens), 1)
             seen = key <= repeat(self._last_seen(tile), tokens)
         if self._settings.window is not None:
             seen &= self._distance(tile, begin, tokens) > -self._settings.window
-        return jnp.where(seen, 0.0, -jnp.inf)
+        return self._for_all(jnp.where(seen, 0.0, -jnp.inf))
 
     def _first_sees(self, tile: jax.Array) -> jax.Array:
         """The last position that a tile's first token sees, and so do all others."""
         return self._tiles.start[tile] if self._until is None else self._until[self._tiles.place[tile]]
 
     def _last_seen(self, tile: jax.Array) -> jax.Array:
-        """The last position that each query sees, `[M, 128]` of equal columns."""
+        """The last position that each place sees, of equal columns, as `_distance` has rows."""
         places, first, end = self._blocks.places, self._tiles.place[tile], self._until.shape[0]
 
         def put(place: Any, _: None) -> None:
@@ -270,20 +270,27 @@ class _State:
             self._lasts[pl.ds(place, 1), :] = jnp.full((1, LANES), last, jnp.int32)
 
         lax.fori_loop(0, places, put, None)
-        of_places = self._lasts[...]
-        if places == 1:
-            return jnp.broadcast_to(of_places, (self._mixed.shape[1], LANES))
-        return jnp.concatenate([of_places] * self._settings.group)
+        return jnp.broadcast_to(self._lasts[...], (self._apart, LANES))
 
     def _slope_distance(self, tile: jax.Array, begin: jax.Array, tokens: int) -> jax.Array | None:
-        return None if self._slopes is None else self._distance(tile, begin, tokens).astype(jnp.float32)
+        if self._slopes is None:
+            return None
+        return self._for_all(self._distance(tile, begin, tokens).astype(jnp.float32))
 
     def _distance(self, tile: jax.Array, begin: jax.Array, tokens: int) -> jax.Array:
-        """Positions from each query to each key from `begin` on, `[M, tokens]`; above 0 for a key that is not seen."""
-        shape = (self._mixed.shape[1], tokens)
-        query, places = lax.broadcasted_iota(jnp.int32, shape, 0), self._blocks.places
-        position = self._tiles.start[tile] + (query & (places - 1))  # places are a power of two
-        return begin + lax.broadcasted_iota(jnp.int32, shape, 1) - position
+        """Positions from each place to each key from `begin` on; above 0 for a key that is not seen."""
+        shape = (self._apart, tokens)
+        place = lax.broadcasted_iota(jnp.int32, shape, 0) if self._blocks.places > 1 else 0
+        return begin + lax.broadcasted_iota(jnp.int32, shape, 1) - (self._tiles.start[tile] + place)
+
+    @property
+    def _apart(self) -> int:
+        """Rows of what depends on the place alone: one for each, or where there is one place, for each query."""
+        return self._blocks.places if self._blocks.places > 1 else int(self._mixed.shape[1])
+
+    def _for_all(self, by_place: jax.Array) -> jax.Array:
+        """For each query what its place has: the places of one query head after the other's, `[M, tokens]`."""
+        return jnp.concatenate([by_place] * (self._mixed.shape[1] // self._apart))
 
     def _scores(self, head: Any, products: jax.Array) -> jax.Array:
         scale, soft_cap = self._settings.scale, self._settings.soft_cap
