@@ -136,7 +136,7 @@ from xla_cache.target import Target
 
 STREAMED = 0.86
 """Of the bandwidth, what XLA's estimates of products of few rows come to (v6e: 795 to 806 bytes a cycle)."""
-PAGES, CONTEXT = 1024, 8192
+PAGES, CONTEXT = 4096, 8192
 SCHEDULED = ("v5e", "v6e", "tpu7x")
 """Chips whose devices have one core, so that no other core takes a part of a program."""
 
