@@ -275,6 +275,13 @@ def test_no_logits_are_gathered_where_a_reduction_serves():
             assert not gathered, program.name
 
 
+def test_no_matrix_is_brought_to_fast_memory_for_the_next_run():
+    few = Bucket(8, 1)
+    whole = dataclasses.replace(space(QWEN, tpu.devices("v6e", count=1)), grid=Grid([few]))
+    compiled, _ = obtain(forward_programs(whole, few)[0])
+    assert "cross_program_prefetch" not in compiled.as_text()
+
+
 @pytest.mark.slow
 def test_devices_split_the_residual_stream_of_many_tokens():
     """Sums go where tokens are, in the model's own type, and are gathered before they are read; few tokens are all-reduced."""

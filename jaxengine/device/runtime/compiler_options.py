@@ -63,6 +63,11 @@ SCOPED_VMEM_KIB = {"v6e": 65_536}
 """What an operation may use of a chip's fast memory in a forward pass of up to `FEW_PLACES`, which reads matrices most of the
 time: twice XLA's own choice. For larger passes it gains little for twice the compiler's time (`benchmarks/layer_forms.py`)."""
 
+NOTHING_AHEAD = {"xla_msa_max_cross_program_prefetches": 0}
+"""Of a forward pass of up to `FEW_PLACES`. XLA would bring a matrix, or a part of the table of tokens, to VMEM before a program
+and once more behind it, for the next run: of DeepSeek-V3's table on 64 v6e 29 MB each time, 31 thousand cycles, for a few of its
+rows (`benchmarks/tpu_steps.py`). Of a table in VMEM many rows are taken sooner: 2,048 in some 90 thousand cycles less."""
+
 
 def compiler_options(
     platform: str, *, chip: str | None = None, places: int | None = None, samples: bool = False
@@ -76,9 +81,11 @@ def compiler_options(
         return {**cpu_compiler_options(), **WHOLE_REDUCTIONS} if samples else cpu_compiler_options()
     if platform == "gpu":
         return NO_REMATERIALIZATION
-    if places is None or places > FEW_PLACES or chip not in SCOPED_VMEM_KIB:
-        return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE}
-    return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE, "xla_tpu_scoped_vmem_limit_kib": SCOPED_VMEM_KIB[chip]}
+    always = {**PRODUCTS_APART, **ON_THE_TENSOR_CORE}
+    if places is None or places > FEW_PLACES:
+        return always
+    few = {**always, **NOTHING_AHEAD}
+    return {**few, "xla_tpu_scoped_vmem_limit_kib": SCOPED_VMEM_KIB[chip]} if chip in SCOPED_VMEM_KIB else few
 
 
 def chip_of(platform: str, layout: Layout) -> str | None:
