@@ -111,6 +111,8 @@ NOT_INLINE void wide_tile(const Product& product, const Scaled& scaled, const Bl
 // them.
 template <Number NUMBER>
 static int64_t outputs_by_wide_tiles(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t first, int64_t last) {
+  // Of one row whose blocks are long little is computed: it waits for memory, which a thread reads in one stream up to a tenth faster.
+  if (product.rows == 1 && blocks.group >= blocks.most) return first;
   for (; first + WIDE_OUTPUTS <= last; first += WIDE_OUTPUTS) {
 #define TILE(R) case R: wide_tile<NUMBER, R>(product, scaled, blocks, first); break;
     switch (product.rows) { TILE(1) TILE(2) TILE(3) TILE(4) }
