@@ -11,10 +11,6 @@ namespace native {
 constexpr int64_t WIDE_OUTPUTS = 2 * LANE_OUTPUTS;  // of a tile: eight lines, and the eight that lie behind them
 constexpr int64_t INPUTS_AHEAD = 768;               // so much further on both are asked for
 
-// As `LANE_CHAINS`, of vectors of which one begins where two of those do.
-template <int R>
-constexpr int WIDE_CHAINS = INTEGER_QUADS && R == 1 ? 2 : 1;
-
 // As `factors_of_lines`.
 template <bool ZEROS>
 INLINE void factors_of_wide(const uint8_t* from, Factor factor, Vector (&to)[2]) {
@@ -45,10 +41,9 @@ struct WideFactors {
   explicit WideFactors(const float (&all)[WIDE_OUTPUTS]) : from(reinterpret_cast<const uint8_t*>(all)), apart(0) {}
 };
 
-// R rows, and WIDE_OUTPUTS outputs from `output` on.
+// R rows, of two to four, and WIDE_OUTPUTS outputs from `output` on.
 template <Number NUMBER, int R>
 NOT_INLINE void wide_tile(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t output) {
-  constexpr int CHAINS = WIDE_CHAINS<R>;
   typedef Pairs<NUMBER, Integers> Numbers;
   const FixedRows rows(product, scaled, blocks);
   alignas(LINE) float none[WIDE_OUTPUTS] = {}, ones[WIDE_OUTPUTS];
@@ -66,23 +61,19 @@ NOT_INLINE void wide_tile(const Product& product, const Scaled& scaled, const Bl
     const int64_t ahead = start + INPUTS_AHEAD;
     // behind the end the next tile begins, after the eight lines that are read here, too
     const uint8_t* following = matrix + LANE_LINES * ahead + (ahead < product.inputs ? 0 : next);
-    Integers sums[CHAINS][R][2] = {};
-    for (int64_t first = 0; first < inputs; first += PACKED_INPUTS * CHAINS) {
-      __builtin_prefetch(following + LANE_LINES * first, 0, 2), __builtin_prefetch(following + next + LANE_LINES * first, 0, 2);
-      UNROLLED for (int chain = 0; chain < CHAINS; ++chain) {
-        const int64_t input = first + PACKED_INPUTS * chain;  // one of four
-        if (chain > 0 && input >= inputs) break;
-        const auto eight = [&](const uint8_t* from) {
-          return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + LANE_LINES * input));
-        };
-        const Numbers numbers((Integers)_mm512_inserti64x4(_mm512_castsi256_si512(eight(lines)), eight(lines + next), 1));
-        UNROLLED for (int r = 0; r < R; ++r) {
-          int32_t quad;
-          memcpy(&quad, x + r * rows.stride + input, sizeof(quad));
-          const Integers row = Integers{} + quad;
-          sums[chain][r][0] = plus_step<NUMBER>(sums[chain][r][0], numbers.first, row);
-          sums[chain][r][1] = plus_step<NUMBER>(sums[chain][r][1], numbers.second, row);
-        }
+    Integers sums[R][2] = {};
+    for (int64_t input = 0; input < inputs; input += PACKED_INPUTS) {  // one of four
+      __builtin_prefetch(following + LANE_LINES * input, 0, 2), __builtin_prefetch(following + next + LANE_LINES * input, 0, 2);
+      const auto eight = [&](const uint8_t* from) {
+        return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + LANE_LINES * input));
+      };
+      const Numbers numbers((Integers)_mm512_inserti64x4(_mm512_castsi256_si512(eight(lines)), eight(lines + next), 1));
+      UNROLLED for (int r = 0; r < R; ++r) {
+        int32_t quad;
+        memcpy(&quad, x + r * rows.stride + input, sizeof(quad));
+        const Integers row = Integers{} + quad;
+        sums[r][0] = plus_step<NUMBER>(sums[r][0], numbers.first, row);
+        sums[r][1] = plus_step<NUMBER>(sums[r][1], numbers.second, row);
       }
     }
     // Of scales nothing is asked for ahead: they lie far apart, and to ask takes longer than it saves.
@@ -93,10 +84,8 @@ NOT_INLINE void wide_tile(const Product& product, const Scaled& scaled, const Bl
       const int64_t of_row = block * rows.together + r;
       const Integers row_sums = Integers{} + rows.sums[of_row];
       const Vector row_scales = all_lanes(rows.scales[of_row]);
-      Integers own = sums[0][r][0], other = sums[0][r][1];
-      UNROLLED for (int chain = 1; chain < CHAINS; ++chain) own += sums[chain][r][0], other += sums[chain][r][1];
-      other = Numbers::parted(own, other);
-      totals[r][0] = with_block<NUMBER>(totals[r][0], own, row_sums, row_scales, true, taken[0], scaling[0]);
+      const Integers other = Numbers::parted(sums[r][0], sums[r][1]);
+      totals[r][0] = with_block<NUMBER>(totals[r][0], sums[r][0], row_sums, row_scales, true, taken[0], scaling[0]);
       totals[r][1] = with_block<NUMBER>(totals[r][1], other, row_sums, row_scales, true, taken[1], scaling[1]);
     }
   });
@@ -111,11 +100,10 @@ NOT_INLINE void wide_tile(const Product& product, const Scaled& scaled, const Bl
 // them.
 template <Number NUMBER>
 static int64_t outputs_by_wide_tiles(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t first, int64_t last) {
-  // Of one row whose blocks are long little is computed: it waits for memory, which a thread reads in one stream up to a tenth faster.
-  if (product.rows == 1 && blocks.group >= blocks.most) return first;
+  if (product.rows == 1) return first;  // it waits for memory, which is read no faster in two streams than in one
   for (; first + WIDE_OUTPUTS <= last; first += WIDE_OUTPUTS) {
 #define TILE(R) case R: wide_tile<NUMBER, R>(product, scaled, blocks, first); break;
-    switch (product.rows) { TILE(1) TILE(2) TILE(3) TILE(4) }
+    switch (product.rows) { TILE(2) TILE(3) TILE(4) }
 #undef TILE
   }
   return first;
