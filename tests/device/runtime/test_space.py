@@ -6,7 +6,12 @@ import dataclasses
 
 import pytest
 
-from jaxengine.device.runtime.compiler_options import ON_THE_TENSOR_CORE, PRODUCTS_APART, compiler_options
+from jaxengine.device.runtime.compiler_options import (
+    NOTHING_AHEAD,
+    ON_THE_TENSOR_CORE,
+    PRODUCTS_APART,
+    compiler_options,
+)
 from tests.device.runtime.test_forward import space
 
 
@@ -37,10 +42,12 @@ def test_every_sequence_has_a_slot_beside_the_sink(tmp_path):
     assert slots.counts.shape == (5, 256)
 
 
-def test_forward_passes_of_few_places_get_more_of_a_chips_memory_where_that_gains():
-    more = "xla_tpu_scoped_vmem_limit_kib"
+def test_forward_passes_of_few_places_get_more_of_a_chips_memory_where_that_gains_and_fill_it_for_no_other():
+    more, always = "xla_tpu_scoped_vmem_limit_kib", {**PRODUCTS_APART, **ON_THE_TENSOR_CORE}
     few, many, other = ({"places": places} for places in (256, 257, None))
-    assert compiler_options("tpu", chip="v6e", **few) == {**PRODUCTS_APART, **ON_THE_TENSOR_CORE, more: 65_536}
-    for chip, places in (("v6e", many), ("v6e", other), ("v5e", few), (None, few)):
-        assert compiler_options("tpu", chip=chip, **places) == {**PRODUCTS_APART, **ON_THE_TENSOR_CORE}
+    assert compiler_options("tpu", chip="v6e", **few) == {**always, **NOTHING_AHEAD, more: 65_536}
+    for chip in ("v5e", None):
+        assert compiler_options("tpu", chip=chip, **few) == {**always, **NOTHING_AHEAD}
+    for places in (many, other):
+        assert compiler_options("tpu", chip="v6e", **places) == always
     assert more not in compiler_options("gpu", **few)
