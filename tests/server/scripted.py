@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxengine.contract.batch import Batch, StepResult
 from jaxengine.contract.rows import Row
-from tests.fakes import FakeRunner
+from tests.fakes import FakeRunner, logprobs_of
 from tests.fronts import TOKENIZER
 from tests.server.rig import Live
 
@@ -48,7 +48,7 @@ class ScriptedRunner(FakeRunner):
         if not self.script:
             return super()._sample(batch, rows)
         ids = [*TOKENIZER.encode(self.script, add_special_tokens=False), TOKENIZER.eos_token_id]
-        tokens = []
+        tokens, logprobs = [], []
         for row in rows:
             if row.want is None:
                 continue
@@ -58,7 +58,9 @@ class ScriptedRunner(FakeRunner):
             tokens.append(ids[min(position - self._begin, len(ids) - 1)])
             slot = self.slots[row.slot]
             slot.last_token, slot.length = tokens[-1], position
-        return StepResult(tokens=np.array(tokens, np.int32), logprobs=(None,) * len(tokens))
+            asked = slot.state.spec.num_logprobs is not None
+            logprobs.append(logprobs_of(position, tokens[-1]) if asked else None)
+        return StepResult(tokens=np.array(tokens, np.int32), logprobs=tuple(logprobs))
 
 
 def message(server: Live, **body: Any) -> tuple[dict[str, Any], str]:

@@ -153,10 +153,12 @@ class _Choice:
         self.began = False
         self._versions = TokenVersions()
         as_ids = bool(body.return_tokens_as_token_ids) or service.options.api.return_tokens_as_token_ids
-        hidden = frozenset[int]()
-        if service.tokenizer is not None and request.sampling.skip_special_tokens:
-            hidden = service.tokenizer.special_ids
-        self._writer = None if body.logprobs is None else CompletionLogprobsWriter(as_ids=as_ids, hidden=hidden)
+        tokenizer, hidden = service.tokenizer, frozenset[int]()
+        if tokenizer is not None and request.sampling.skip_special_tokens:
+            hidden = tokenizer.special_ids
+        decode = None if tokenizer is None else tokenizer.decode
+        writer = CompletionLogprobsWriter(as_ids=as_ids, hidden=hidden, decode=decode)
+        self._writer = None if body.logprobs is None else writer
 
     async def build(self, completion: CompletionOutput, known: PromptScores, slices: Slices) -> CompletionChoice | None:
         """What to tell of an output; None when it is nothing. `known` are the log probabilities of the prompt."""

@@ -10,9 +10,9 @@ import orjson
 
 from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.contract.sampling_params import RequestOutputKind
-from jaxengine.errors import JaxEngineError, RequestError
+from jaxengine.errors import JaxEngineError, OverloadedError, RequestError
 from jaxengine.front.output_stream import OutputStream
-from jaxengine.server.conversation.message import Gain
+from jaxengine.server.conversation.message import PAUSED, Gain
 from jaxengine.server.conversation.turn import Turn
 from jaxengine.server.endpoints.messages.blocks import BlockWriter, Event
 from jaxengine.server.endpoints.messages.errors import error_object
@@ -80,6 +80,8 @@ class MessageAnswer:
                     yield events
         if self._finish_reason == "error":
             raise RequestError(str(self._stop_reason))
+        if self._finish_reason == "abort":
+            raise OverloadedError(PAUSED)
         if self._finish_reason is None:
             return  # the stream was closed, as when the client has gone
         message = self._message()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from itertools import accumulate
 
 import orjson
 
@@ -13,7 +14,7 @@ from jaxengine.contract.sampling_params import RequestOutputKind
 from jaxengine.errors import RequestError
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.server.conversation.conversation import Conversation
-from jaxengine.server.conversation.message import Gain
+from jaxengine.server.conversation.message import PAUSED, Gain
 from jaxengine.server.conversation.turn import Turn
 from jaxengine.server.endpoints.responses.input import (
     LOGPROBS,
@@ -108,7 +109,10 @@ class ResponseAnswer:
                     yield b"".join([write(event) for event in events])
                 response = self._end()
             except Exception as error:
-                response = self._response("failed", error=describe(error)["error"]["message"])
+                message = describe(error)["error"]["message"]
+                if closing := self._writer.close(complete=False):
+                    yield b"".join([write(event) for event in closing])
+                response = self.end("failed", error=message)
             if response["status"] != "cancelled":  # whose client has gone
                 yield write({"type": f"response.{response['status']}", "response": response})
 
@@ -128,6 +132,10 @@ class ResponseAnswer:
         if self._top is not None:
             as_ids = self._service.options.api.return_tokens_as_token_ids
             logprobs = chat_logprobs(gain.token_ids, gain.logprobs, top=self._top, as_ids=as_ids)
+            if self._service.reasoning_format is not None and (
+                not self._writer.in_answer or any(delta.reasoning for delta in gain.deltas)
+            ):
+                logprobs = logprobs[self._num_thoughts(gain) :]
         for delta in gain.deltas:
             if delta.reasoning:
                 events += self._writer.reasoning(delta.reasoning)
@@ -142,15 +150,29 @@ class ResponseAnswer:
             self._finish_reason, self._stop_reason = gain.finish_reason, gain.stop_reason
         return events
 
+    def _num_thoughts(self, gain: Gain) -> int:
+        """How many of the first tokens come before the gain's text: thoughts, and the marker behind them."""
+        tokenizer = self._service.tokenizer
+        special = frozenset[int]() if tokenizer is None else tokenizer.special_ids
+        pieces = [
+            "" if token_id in special else position[token_id].decoded_token or ""
+            for token_id, position in zip(gain.token_ids, gain.logprobs, strict=True)
+        ]
+        text = next((delta.content for delta in gain.deltas if delta.content), "")
+        begin = "".join(pieces).rfind(text)
+        return sum(end <= begin for end in accumulate(map(len, pieces)))
+
     @property
     def response(self) -> ResponseObject:
         """The response while it runs."""
         return self._response("in_progress" if self._began else "queued")
 
-    def end(self, status: str, *, error: str | None = None) -> None:
+    def end(self, status: str, *, error: str | None = None) -> ResponseObject:
         """Keep it as one that ended before its time."""
         self._writer.close(complete=False)
-        self._keep(self._response(status, error=error))
+        response = self._response(status, error=error)
+        self._keep(response)
+        return response
 
     def _end(self) -> ResponseObject:
         """Keep it as what it came to: without a reason the stream was closed, as when the client has gone."""
@@ -162,7 +184,7 @@ class ResponseAnswer:
         elif reason is None:
             response = self._response("cancelled")
         else:
-            why = self._stop_reason if reason == "error" else "the engine was paused or put to sleep, which ended it"
+            why = self._stop_reason if reason == "error" else PAUSED
             response = self._response("failed", error=str(why))
         self._keep(response)
         return response

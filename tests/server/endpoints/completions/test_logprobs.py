@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jaxengine.contract.outputs import Logprob, PositionLogprobs
 from jaxengine.server.endpoints.completions.logprobs import CompletionLogprobsWriter
 
@@ -39,6 +41,22 @@ def test_tokens_that_the_text_leaves_out_take_no_place() -> None:
     )
     assert written["tokens"] == ["<s>", "b", "a"]
     assert written["text_offset"] == [0, 3, 3]
+
+
+def test_bytes_that_became_no_character_take_the_place_of_what_replaced_them() -> None:
+    parts = [b"a", b"\xe6", b"\xbc", b"\xa2", b"\xe6", b"\xe6", b"b", b"c\xe6", b"\xbc\xa2", b"d"]
+    texts = ["a", "", "", "\u6f22", "", "", "b", "", "\u6f22", "d"]
+
+    def decode(ids: Sequence[int]) -> str:
+        return b"".join(parts[token_id] for token_id in ids).decode(errors="replace")
+
+    positions: list[PositionLogprobs] = [{i: Logprob(-1.0, 1, text)} for i, text in enumerate(texts)]
+    written = CompletionLogprobsWriter(as_ids=False, decode=decode).write(range(len(parts)), positions)
+    text = decode(range(len(parts)))
+    assert text == "a\u6f22\ufffd\ufffdbc\u6f22d"
+    for name, offset in zip(written["tokens"], written["text_offset"], strict=True):
+        assert text[offset:].startswith(name)
+    assert written["text_offset"][-4:] == [4, 5, 6, 7]
 
 
 def test_tokens_as_ids_have_the_offsets_of_their_texts() -> None:

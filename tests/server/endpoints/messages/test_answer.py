@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -278,6 +280,25 @@ def test_an_error_within_a_stream_is_an_event() -> None:
         [error] = [event for event in streamed(server, "", max_tokens=5) if event["type"] == "error"]
     assert error["error"]["type"] == "timeout_error"
     assert "longest that this server allows" in error["error"]["message"]
+
+
+def test_a_message_that_a_pause_aborted_ends_in_an_error() -> None:
+    with live(make_engine(runner=GatedRunner), server_dev_mode=True) as server, ThreadPoolExecutor(2) as pool:
+        body = {"messages": HI, "max_tokens": 50, "ignore_eos": True}
+        answer = pool.submit(server.post, "/v1/messages", **body)
+        told = pool.submit(lambda: server.events("/v1/messages", **body))
+        until(lambda: server.service.engine.num_open == 2, "both run")
+        server.runner.allow(3)
+        pausing = threading.Thread(target=lambda: server.http.post("/pause"))
+        pausing.start()
+        channel: Any = server.engine.front.channel
+        until(lambda: bool(channel._messages.qsize()) or not pausing.is_alive(), "it was asked for, or done at once")
+        server.runner.open()
+        pausing.join()
+        for error in (answer.result().json(), json.loads(told.result()[-1])):
+            assert (error["type"], error["error"]["type"]) == ("error", "overloaded_error")
+            assert "paused" in error["error"]["message"]
+        assert answer.result().status_code == 503
 
 
 def test_a_client_that_leaves_a_stream_is_no_error(caplog: pytest.LogCaptureFixture) -> None:

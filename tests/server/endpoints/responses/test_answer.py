@@ -14,7 +14,7 @@ from openai.types.responses import Response
 
 from jaxengine.server.endpoints.responses.kept import KeptResponses
 from tests.fakes import GatedRunner
-from tests.fronts import make_engine
+from tests.fronts import TOKENIZER, make_engine
 from tests.robustness.loopback import until
 from tests.server.rig import Live, live
 from tests.server.scripted import ScriptedRunner
@@ -251,6 +251,21 @@ def test_reasoning_an_answer_and_a_call_are_items(tooled: Live) -> None:
     assert told[-1]["response"]["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
 
 
+def test_log_probabilities_are_those_of_the_answer_and_not_of_thoughts(tooled: Live) -> None:
+    fields = {"include": ["message.output_text.logprobs"], "max_output_tokens": 200, "ignore_eos": False}
+    said = "<think>Hm. Let me see \u6f22.</think>\u6f22 Let me see."
+    for told in (True, False):
+        tooled.runner.write(said)
+        response = create(tooled, **fields, include_reasoning=told)
+        tooled.runner.write(said)
+        streamed = events(tooled, **fields, include_reasoning=told)[-1]["response"]
+        for whole in (response, streamed):
+            [part] = whole["output"][-1]["content"]
+            *tokens, end = [entry["token"] for entry in part["logprobs"]]
+            assert "".join(tokens) == part["text"] == "\u6f22 Let me see."
+            assert end == TOKENIZER.eos_token
+
+
 def test_the_result_of_a_call_goes_back(tooled: Live) -> None:
     tooled.runner.write(SAID)
     first = create(tooled, tools=[TOOL], max_output_tokens=200, ignore_eos=False)
@@ -303,6 +318,25 @@ def test_what_a_grammar_gave_up_has_failed(tooled: Live) -> None:
         assert failed["output"][0]["status"] == "incomplete"
     assert "grammar" in response["error"]["message"]
     tooled.runner.write("")
+
+
+def test_a_stream_that_ends_in_an_error_closes_what_it_opened() -> None:
+    with live(make_engine(runner=GatedRunner), request_timeout=0.5) as server:
+        server.runner.allow(10)
+        told = events(server, max_output_tokens=60)
+        kept = server.http.get(f"/v1/responses/{told[-1]['response']['id']}").json()
+    assert [event["type"] for event in told if not event["type"].endswith("delta")][3:] == [
+        "response.content_part.added",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.failed",
+    ]
+    [item] = told[-1]["response"]["output"]
+    assert item == told[-2]["item"]
+    assert item["status"] == "incomplete"
+    assert "longest that this server allows" in told[-1]["response"]["error"]["message"]
+    assert kept == told[-1]["response"]
 
 
 def test_a_response_whose_client_left_is_not_complete() -> None:
