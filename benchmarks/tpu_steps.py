@@ -10,13 +10,17 @@ the larger one of reading them at the published bandwidth and of multiplying at 
 larger one of the others. With two numbers of layers the difference is told as well, `per_layer`, without what is around the
 layers.
 
-Options that might hide sending between devices, tried on 256x8 of Llama-3.1-8B on four v5e (`--option`): nothing changes, all
-gathers and sums stay synchronous, with `xla_enable_async_all_gather` and `xla_tpu_(enable_async_collective_fusion
-(_fuse_all_gather)|overlap_compute_collective_tc|enable_latency_hiding_scheduler)`, with windowed products from 0 MiB
-(`xla_jf_spmd_threshold_for_windowed_einsum_mib`), nor with `xla_tpu_(all_gather|reduce_scatter)_collective_matmul_mode` of
-`post_spmd_conservative`. With `post_spmd` gathers become permutations in loops of products: a layer then takes 426 thousand
-cycles more by XLA's figures, passes of a loop counted once, and its two gathers take 378 by arithmetic (ring, two links of
-50 GB/s). On v6e nothing changes with that either.
+What hides sending between devices: products in parts, beside permutations of `device/layers/collective_matmul.py`, for prompts
+whose parts are long enough on four devices. Options do not (libtpu 0.0.42.1). Nothing changes on v5e with
+`xla_enable_async_all_gather` and `xla_tpu_(enable_async_collective_fusion(_fuse_all_gather|_multiple_steps)|
+overlap_compute_collective_tc|enable_latency_hiding_scheduler)`, for in a layer nothing is independent of a gather. Of a layer
+whose tokens go in two halves they start two of four gathers ahead, one of them beside 10 thousand cycles of products; they start
+no scattered sum, with `xla_tpu_enable_async_collective_fusion_fuse_reduce_scatter` and `xla_enable_async_reduce_scatter_fusion`
+neither. `xla_tpu_(all_gather|reduce_scatter)_collective_matmul_mode=post_spmd` makes loops of permutations and products, on v6e
+where no barrier is before them; by XLA's figures of that layer `o` then takes 108 thousand cycles (49), gate and up 420 (267),
+`down` 190 (147). Windowed products (`xla_jf_spmd_threshold_for_windowed_einsum_mib`) change nothing on v5e.
+`xla_tpu_enable_sparse_core_collective_offload_(all_gather|reduce_scatter)` has the SparseCores of v6e send everything of halves
+meanwhile: no schedule says how long those take, and what is said of compiling for them in `runtime/compiler_options.py` holds.
 
 Two layers of Llama-3.1-8B and of Qwen3-0.6B with what is around them: half of it in thousands of cycles, CPU-seconds of
 compiling and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). What devices send each other is in none of it:
@@ -46,8 +50,10 @@ moved, at the published bandwidth, and `schedule.share` both bounds over the lar
 touched as tokens that choose by chance touch.
 
 What devices send each other is under `schedule.sent`, and is in no other figure: each collective of the program with the bytes of
-its whole array, whether it is started and waited for apart (`asynchronous`), and thousands of cycles of all at the links' nominal
-rate as `jaxengine/tools/plan_links.py` takes them along the axes of the slice, of which so many are `hidden` behind computing.
+its whole array, whether it is started and waited for apart (`asynchronous`), and the thousands of cycles in which something is
+sent at the links' nominal rate, as `jaxengine/tools/plan_links.py` takes it along the axes of the slice; of these so many are
+`hidden` behind computing. Permutations take the links between their pairs, each in the order in which they were started, and
+what needs none of the same passes at once; all others take every link.
 
     python -m benchmarks.tpu_steps --config CONFIG_JSON --target v6e-1 --shapes 64x1 256x8 --layers 2 4 --schedules
 
@@ -130,7 +136,7 @@ from xla_cache.cycles import estimated_cycles
 from xla_cache.payload import pack
 from xla_cache.schedules.account import PASSES, account, read
 from xla_cache.schedules.bundles import dump_flags
-from xla_cache.schedules.sent import Collective, Sending
+from xla_cache.schedules.sent import Collective, Passage, Sending
 from xla_cache.store import SMALL, compress
 from xla_cache.target import Target
 
@@ -319,24 +325,25 @@ def scheduled(hlo: str, texts: Mapping[str, str], target: Target, filling: Filli
 def sending(target: Target) -> Sending:
     """The least time of a collective on a slice, in cycles; of devices that share a chip nothing is known."""
 
-    def cycles(one: Collective) -> float | None:
+    def passage(one: Collective) -> Passage | None:
         if one.devices == 1:
-            return 0.0
+            return Passage(0.0)
         links = Links.of(target, one.devices)
         if links is None or target.chip is None:
             return None
         clock = target.chip.clock_hz
         if one.kind == "all-reduce":
-            return links.sum_s(one.bytes) * clock
+            return Passage(links.sum_s(one.bytes) * clock)
         if one.kind in ("all-gather", "reduce-scatter"):  # halves of a sum
-            return links.sum_s(one.bytes) / 2 * clock
+            return Passage(links.sum_s(one.bytes) / 2 * clock)
         if one.kind == "all-to-all":
-            return links.exchange_s(one.bytes) * clock
-        if one.kind == "collective-permute":  # to a neighbour
-            return one.bytes / links.bandwidth * clock
+            return Passage(links.exchange_s(one.bytes) * clock)
+        if one.kind == "collective-permute":
+            seconds, taken = links.permutation_s(one.bytes, one.pairs)
+            return Passage(seconds * clock, taken)
         return None
 
-    return cycles
+    return passage
 
 
 def _filling(config: Any, target: Target, bucket: Bucket, context: int) -> Filling:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from xla_cache.target import Target, targets
@@ -91,6 +92,33 @@ class Links:
         """Seconds in which each chip sends every other one its part of the `size` bytes that it has: at least."""
         hops = sum(extent // 2 if ring else extent - 1 for extent, ring in self._axes())
         return max(self.crossing * size / self.bandwidth, hops * HOP_S)
+
+    def permutation_s(self, size: int, pairs: Iterable[tuple[int, int]]) -> tuple[float, frozenset[tuple[int, int]]]:
+        """Seconds in which every first chip of a pair sends `size` bytes to its second one, and the links that they take.
+
+        A link is its two chips, numbered along the first axis first. What goes further than to a neighbour goes along one axis
+        after the other.
+        """
+        loads: Counter[tuple[int, int]] = Counter()
+        hops = 0
+        for source, target in pairs:
+            route = list(self._route(source, target))
+            loads.update(route)
+            hops = max(hops, len(route))
+        return max(max(loads.values(), default=0) * size / self.bandwidth, hops * HOP_S), frozenset(loads)
+
+    def _route(self, source: int, target: int) -> Iterator[tuple[int, int]]:
+        stride = 1
+        for axis, extent in enumerate(self.extents):
+            ahead = (target // stride - source // stride) % extent
+            back = extent - ahead
+            forward = ahead <= back if self._is_ring(axis) else target // stride % extent > source // stride % extent
+            for _ in range(ahead if forward else back if ahead else 0):
+                place = source // stride % extent
+                following = source + ((place + (1 if forward else -1)) % extent - place) * stride
+                yield source, following
+                source = following
+            stride *= extent
 
     def _axes(self) -> Iterator[tuple[int, bool]]:
         return ((extent, self._is_ring(axis)) for axis, extent in enumerate(self.extents))

@@ -292,6 +292,24 @@ def test_devices_split_the_residual_stream_of_many_tokens():
     assert "all-gather" not in few
 
 
+@pytest.mark.slow
+def test_four_devices_compute_beside_what_they_send_of_many_tokens():
+    """Nothing of a layer is gathered or scattered at once: parts are sent while others are multiplied."""
+    many = Bucket(8, 256)
+    whole = dataclasses.replace(space(QWEN, tpu.devices("v6e", count=4)), grid=Grid([many]))
+    text = obtain(forward_programs(whole, many)[0])[0].as_text()
+    assert not re.findall(r"\[2048,512\]\S* (?:all-gather|reduce-scatter)\(", text)
+    started = re.findall(r"%([\w.-]+) = \S.* collective-permute-start\(", text)
+    assert len(started) >= 2 * 20, "two gathers of 4 and two sums of 6 a layer"
+    [entry] = re.findall(r"^ENTRY .*?^}", text, re.M | re.S)
+    beside = [
+        re.search(rf"%{re.escape(name)} = .*?collective-permute-done\([^\n]*%{re.escape(name)}\b", entry, re.S)
+        for name in started
+    ]
+    hidden = [one for one in beside if one and " fusion(" in one[0]]
+    assert len(hidden) >= len(started) / 2
+
+
 @pytest.mark.parametrize(("generation", "chips"), [("v6e", 4), pytest.param("v5e", 1, marks=pytest.mark.slow)])
 def test_snapshots_of_states_are_copied_in_place(generation, chips):
     """Nothing but one slot's states moves, from one array that lies where it lay to another."""

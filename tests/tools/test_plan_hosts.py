@@ -85,6 +85,26 @@ def test_an_exchange_takes_as_long_as_what_crosses_the_middle(
     assert links.exchange_s(8) == pytest.approx(hops * HOP_S)
 
 
+def test_a_permutation_takes_the_links_on_its_way() -> None:
+    links = Links.of(target("v6e-8"), 8)
+    assert links is not None
+    assert links.extents == (2, 4)
+    seconds, taken = links.permutation_s(10**9, [(0, 1), (1, 0)])
+    assert (seconds, taken) == (pytest.approx(1e9 / 100e9), {(0, 1), (1, 0)})
+    seconds, taken = links.permutation_s(10**9, [(0, 7), (2, 4)])  # along the second axis both pass from 2 or 3 on
+    assert taken == {(0, 1), (1, 3), (3, 5), (5, 7), (2, 4)}
+    assert seconds == pytest.approx(1e9 / 100e9)
+    seconds, _ = links.permutation_s(10**9, [(1, 7), (3, 5)])
+    assert seconds == pytest.approx(2e9 / 100e9)
+    assert links.permutation_s(8, [(0, 7)])[0] == pytest.approx(4 * HOP_S)
+
+
+def test_a_permutation_goes_around_a_ring() -> None:
+    links = Links.of(target("v6e-256"), 256)
+    assert links is not None
+    assert links.permutation_s(8, [(0, 15)])[1] == {(0, 15)}
+
+
 def test_of_devices_that_share_a_chips_links_nothing_is_said() -> None:
     assert Links.of(target("tpu7x-16"), 16) is None
 

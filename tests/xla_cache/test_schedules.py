@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from xla_cache.schedules.account import account, operations, read
+from xla_cache.schedules.instructions import entry
 from xla_cache.schedules.scalars import Program, run
-from xla_cache.schedules.sent import Collective
+from xla_cache.schedules.sent import Collective, Collectives, Links, Passage
 
 LOOP = """
      0   :  { %s10_s0 = inlined_call_operand.hbm [shape: bf16[64,128], index: 0, kind: input, shape index: {}] /* operand 0 */ }
@@ -125,8 +126,8 @@ def test_a_program_is_added_up_by_kind(tmp_path: Path) -> None:
         asked.append((kernel, before, shapes))
         return {0: [0, 4]}
 
-    def sending(one: Collective) -> float:
-        return one.bytes * (10 if one.kind == "all-reduce" else 1)
+    def sending(one: Collective) -> Passage:
+        return Passage(one.bytes * (10 if one.kind == "all-reduce" else 1))
 
     found = account(HLO, read(tmp_path), bytes_per_cycle=100, flops_per_cycle=1e9, operands=operands, sending=sending)
     copy = 64 * 128 * 2
@@ -145,6 +146,29 @@ def test_a_program_is_added_up_by_kind(tmp_path: Path) -> None:
     hidden = 40 + (copy / 100 - beside) + 11  # what passes until it is waited for
     assert (found["sent"]["cycles"], found["sent"]["hidden"]) == (1280 + 512, pytest.approx(hidden, abs=0.01))
     assert asked == [("write_kv", 0, [(2,), (64, 128)])]
+
+
+def test_what_is_started_has_its_own_links() -> None:
+    one, other = (Collective("collective-permute", 100, 4, pairs) for pairs in (((0, 1), (2, 3)), ((0, 2), (1, 3))))
+    links = Links(lambda sent: Passage(sent.bytes, frozenset(sent.pairs)))
+    links.start("first", [one])
+    links.start("again", [one])
+    links.start("other", [other])
+    links.let_pass(60)
+    assert links.wait("other") == 40, "beside the first"
+    assert links.wait("first") == 0
+    links.let_pass(30)
+    assert links.within([Collective("all-reduce", 50, 4)], own_cycles=10) == pytest.approx(70 + 50 - 10)
+    links.let_pass(1000)
+    assert links.described()["cycles"] == 60 + 40 + 30 + 120
+    assert links.described()["hidden"] == 60 + 30 + 10
+
+
+def test_a_permutation_names_its_pairs() -> None:
+    text = HLO.replace("sort(%x)", "collective-permute(%x), source_target_pairs={{0,1},{1,0},{2,3},{3,2}}, metadata={}")
+    [instruction] = [found for found in entry(text) if found.opcode == "collective-permute"]
+    [sent] = Collectives(text, {}).of(instruction)
+    assert (sent.bytes, sent.pairs) == (128, ((0, 1), (1, 0), (2, 3), (3, 2)))
 
 
 def test_the_operations_of_products() -> None:

@@ -14,6 +14,7 @@ from xla_cache.schedules.instructions import LINE, SHAPE, Instruction, size_of
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 LISTED = re.compile(r"replica_groups=\{\{([\d,]+)\}")
 COUNTED = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
+PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 PARTITIONS = re.compile(r"num_partitions=(\d+)")
 SCATTERED = "all-reduce-scatter"
 """The name of a computation that XLA:TPU makes a reduce-scatter of: a sum, of which each device takes its part."""
@@ -21,15 +22,31 @@ SCATTERED = "all-reduce-scatter"
 
 @dataclass(frozen=True)
 class Collective:
-    """`bytes` are those of the whole array: of what is summed, of what is gathered or scattered, or of what a device sends on."""
+    """`bytes` are those of the whole array: of what is summed, of what is gathered or scattered, or of what a device sends on.
+
+    Of a permutation `pairs` are the devices that send and those that receive.
+    """
 
     kind: str
     bytes: int
     devices: int
+    pairs: tuple[tuple[int, int], ...] = ()
 
 
-Sending = Callable[[Collective], float | None]
-"""The least cycles that one takes by the links between devices; None where nothing is published of them."""
+@dataclass(frozen=True)
+class Passage:
+    """The least cycles that a collective takes by the links between devices, and which of those it takes; None: all of them."""
+
+    cycles: float
+    links: frozenset[tuple[int, int]] | None = None
+
+    def meets(self, other: Passage) -> bool:
+        """Whether one has to wait for the other."""
+        return self.links is None or other.links is None or not self.links.isdisjoint(other.links)
+
+
+Sending = Callable[[Collective], Passage | None]
+"""What one takes; None where nothing is published of the links."""
 
 
 class Collectives:
@@ -66,65 +83,89 @@ class Collectives:
         else:
             size = sum(sizes)
             size *= devices if kind == "reduce-scatter" else 1
-        return Collective(kind, size, devices)
+        listed = PAIRS.search(instruction.rest)
+        pairs = re.findall(r"\{(\d+),(\d+)\}", listed[1]) if listed else []
+        return Collective(kind, size, devices, tuple((int(source), int(target)) for source, target in pairs))
 
 
 class Links:
-    """The time that sending takes, one collective after the other. What is started has the links until it is waited for."""
+    """The time that sending takes. What is started has its links until it is through, in the order in which it was started."""
 
     def __init__(self, sending: Sending) -> None:
         self.sending = sending
-        self.pending: dict[str, float] = {}
+        self.pending: dict[str, list[Passage]] = {}
         self.counts: Counter[tuple[Collective, bool]] = Counter()
-        self.total = self.waited = 0.0
+        self.hidden = self.waited = 0.0
         self.unknown = False
 
-    def take(self, collectives: list[Collective], *, asynchronous: bool) -> float:
-        """Cycles of these."""
-        taken = 0.0
-        for one in collectives:
-            cycles = self.sending(one)
-            self.unknown |= cycles is None
-            self.counts[one, asynchronous] += 1
-            taken += cycles or 0.0
-        self.total += taken
-        return taken
-
     def start(self, name: str, collectives: list[Collective]) -> None:
-        self.pending[name] = self.take(collectives, asynchronous=True)
+        self.pending[name] = self._take(collectives, asynchronous=True)
 
     def within(self, collectives: list[Collective], own_cycles: float) -> float:
         """Cycles that a kernel which sends these waits, beyond its own."""
-        waited = max(0.0, self.take(collectives, asynchronous=False) + self._left() - own_cycles)
-        self.pending = dict.fromkeys(self.pending, 0.0)
+        taken = math.fsum(passage.cycles for passage in self._take(collectives, asynchronous=False))
+        while moving := self._moving():
+            taken += self._pass(moving)
+        waited = max(0.0, taken - own_cycles)
+        self.hidden += taken - waited
         self.waited += waited
         return waited
 
     def let_pass(self, cycles: float) -> None:
         """Something else is computed meanwhile."""
-        for name in self.pending:
-            done = min(cycles, self.pending[name])
-            cycles -= done
-            self.pending[name] -= done
+        while cycles > 0 and (moving := self._moving()):
+            passed = self._pass(moving, cycles)
+            cycles -= passed
+            self.hidden += passed
 
     def wait(self, name: str) -> float:
-        """Cycles until what was started under that name, and all before it, is through."""
+        """Cycles until what was started under that name is through."""
         waited = 0.0
-        while name in self.pending:
-            waited += self.pending.pop(next(iter(self.pending)))
+        while self.pending.get(name):
+            waited += self._pass(self._moving())
+        self.pending.pop(name, None)
         self.waited += waited
         return waited
 
     def described(self) -> dict[str, Any]:
-        """All that was sent, and the cycles of it, of which `hidden` behind computing; None where a link's rate is unknown."""
+        """All that was sent, the cycles in which something was, and of those that are `hidden` behind computing; None where a
+        link's rate is unknown."""
         kinds = [
             {"kind": one.kind, "bytes": one.bytes, "devices": one.devices, "asynchronous": started, "count": count}
             for (one, started), count in sorted(
-                self.counts.items(), key=lambda item: (item[0][0].kind, item[0][0].bytes)
+                self.counts.items(), key=lambda item: (item[0][0].kind, item[0][0].bytes, item[0][0].pairs)
             )
         ]
-        figures = {"cycles": self.total, "hidden": self.total - self.waited}
+        figures = {"cycles": self.hidden + self.waited, "hidden": self.hidden}
         return {"collectives": kinds, **(dict.fromkeys(figures) if self.unknown else figures)}
 
-    def _left(self) -> float:
-        return math.fsum(self.pending.values())
+    def _take(self, collectives: list[Collective], *, asynchronous: bool) -> list[Passage]:
+        taken = []
+        for one in collectives:
+            passage = self.sending(one)
+            self.unknown |= passage is None
+            self.counts[one, asynchronous] += 1
+            taken.append(passage or Passage(0.0))
+        return taken
+
+    def _moving(self) -> list[tuple[str, int]]:
+        """What has its links, by name and place: nothing that was started before needs one of them."""
+        before: list[Passage] = []
+        found = []
+        for name, passages in self.pending.items():
+            for at, passage in enumerate(passages):
+                if not any(passage.meets(other) for other in before):
+                    found.append((name, at))
+                before.append(passage)
+        return found
+
+    def _pass(self, moving: list[tuple[str, int]], most: float = math.inf) -> float:
+        """Let time pass until one of those is through, or `most` cycles; how many did."""
+        passed = min(most, *(self.pending[name][at].cycles for name, at in moving))
+        for name, at in reversed(moving):
+            passage = self.pending[name][at]
+            if passage.cycles <= passed:
+                del self.pending[name][at]
+            else:
+                self.pending[name][at] = Passage(passage.cycles - passed, passage.links)
+        return passed

@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.adapters import AdapterSlots, AdapterSpec
+from jaxengine.device.layers.collective_matmul import in_order, multiply_gathered, multiply_scattered
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.schemes import WEIGHT, KeptMatrix, Scheme
 from jaxengine.device.layers.schemes.dense import DENSE
@@ -137,14 +138,14 @@ class Linear(Matrix):
 
     def _sum_by_token(self, x: jax.Array, step: Step | None) -> jax.Array:
         """The products, of each token on the device that has its part of the residual stream."""
-        context = self.context
-
-        def product(x: jax.Array, weight: jax.Array) -> jax.Array:
-            y = matmul(x, weight, precision=context.precision, platform=context.platform)
-            return y.astype(context.activation_dtype)
-
-        y = context.layout.sum_by_token(product, x, getattr(self, WEIGHT)[...], self.axes[1])
+        context, weight = self.context, getattr(self, WEIGHT)[...]
+        y = context.layout.sum_by_token(self._own_product, x, weight, self.axes[1], platform=context.platform)
         return self.finished(self.adapted(y, x, step))
+
+    def _own_product(self, x: jax.Array, weight: jax.Array, *, dtype: DTypeLike | None = None) -> jax.Array:
+        """A device's own, inside of `Layout.per_device`; of the activations' type if none is named."""
+        y = matmul(x, weight, precision=self.context.precision, platform=self.context.platform)
+        return y.astype(self.context.activation_dtype if dtype is None else dtype)
 
 
 def project(x: jax.Array, step: Step | None, *linears: Linear) -> tuple[jax.Array, ...]:
@@ -169,6 +170,8 @@ def project(x: jax.Array, step: Step | None, *linears: Linear) -> tuple[jax.Arra
             dtype=context.activation_dtype if all(linear.bias is None for linear in linears) else jnp.float32,
             used=_used(x, step),
         )
+    if (square := _square(x, step, linears)) is not None:
+        return _project_gathered(x, linears, square)
     if products is None:
         return tuple(linear(x, step) for linear in linears)
     lows = products[len(linears) :] or (None,) * len(linears)
@@ -202,6 +205,69 @@ def project_gated(
         precision=context.precision,
         platform=context.platform,
     )
+
+
+def project_and_back(
+    x: jax.Array,
+    step: Step | None,
+    outward: Sequence[Linear],
+    activated: Callable[..., jax.Array],
+    inward: Linear,
+) -> jax.Array | None:
+    """`inward(activated(*project(x, step, *outward)), step)` where products hide what devices send, else None."""
+    layout, square = inward.context.layout, _square(x, step, outward)
+    plain = all(linear.bias is None for linear in outward) and inward.scheme is DENSE and _through(inward, step) is None
+    if square is None or not plain or inward.axes != ("embed", outward[0].axes[0]):
+        return None
+
+    def of_device(x: jax.Array, outward_weights: tuple[jax.Array, ...], weight: jax.Array) -> jax.Array:
+        def inner(part: jax.Array) -> jax.Array:
+            return activated(
+                *(linear._own_product(part, one) for linear, one in zip(outward, outward_weights, strict=True))
+            )
+
+        return multiply_scattered(
+            multiply_gathered(x, inner, square), lambda part: inward._own_product(part, weight), square
+        )
+
+    sums: jax.Array = layout.per_device(
+        of_device, inputs=(("split_tokens", "embed"), outward[0].axes, inward.axes), outputs=("split_tokens", "embed")
+    )(x, tuple(linear.arrays()[WEIGHT] for linear in outward), inward.arrays()[WEIGHT])
+    return inward.finished(sums)
+
+
+def _project_gathered(x: jax.Array, linears: Sequence[Linear], square: str) -> tuple[jax.Array, ...]:
+    """What each gives, of tokens that devices gather while they multiply."""
+    layout = linears[0].context.layout
+
+    def of_device(x: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
+        def products(part: jax.Array) -> tuple[jax.Array, ...]:
+            return tuple(
+                linear._own_product(part, weight, dtype=None if linear.bias is None else jnp.float32)
+                for linear, weight in zip(linears, weights, strict=True)
+            )
+
+        parts = multiply_gathered(x, products, square)
+        return tuple(in_order(of_one, square) for of_one in zip(*parts, strict=True))
+
+    found: tuple[jax.Array, ...] = layout.per_device(
+        of_device,
+        inputs=(("split_tokens", "embed"), *(linear.axes for linear in linears)),
+        outputs=[("tokens", linear.axes[0]) for linear in linears],
+    )(x, *(linear.arrays()[WEIGHT] for linear in linears))
+    return tuple(linear.finished(product) for linear, product in zip(linears, found, strict=True))
+
+
+def _square(x: jax.Array, step: Step | None, linears: Sequence[Linear]) -> str | None:
+    """The mesh axis of devices that have a part of each matrix's outputs, and whose products hide what they send, or None."""
+    context = linears[0].context
+    layout = context.layout
+    if x.ndim != 2 or any(linear.scheme is not DENSE or _through(linear, step) is not None for linear in linears):
+        return None
+    split = layout.across("split_tokens")
+    if any(linear.axes[1] != "embed" or layout.across(linear.axes[0]) != split for linear in linears):
+        return None
+    return layout.square(len(x), platform=context.platform)
 
 
 def _through(linear: Linear, step: Step | None) -> AdapterSlots | None:

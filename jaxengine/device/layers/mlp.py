@@ -7,7 +7,7 @@ from flax import nnx
 
 from jaxengine.device.layers.activation import Gate, gated
 from jaxengine.device.layers.context import ModelContext
-from jaxengine.device.layers.linear import Linear, project_gated
+from jaxengine.device.layers.linear import Linear, project_and_back, project_gated
 from jaxengine.device.layers.step import Step
 
 
@@ -35,7 +35,8 @@ class GatedMLP(nnx.Module):
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=output_bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
-        return self.down(self.inner(x, step), step)
+        fed = project_and_back(x, step, (self.gate, self.up), self._gated, self.down)
+        return self.down(self.inner(x, step), step) if fed is None else fed
 
     def inner(self, x: jax.Array, step: Step) -> jax.Array:
         """What `down` takes."""

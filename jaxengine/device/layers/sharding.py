@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from jaxengine.device.layers.collective_matmul import MANY_ROWS, SQUARE, by_distance, multiply_scattered
 from jaxengine.device.layers.exchange import gather, scatter_sum
 from jaxengine.errors import ConfigError
 
@@ -191,6 +192,14 @@ class Layout:
         whole: jax.Array = self.per_device(gather_all, inputs=(("split_tokens", *rest),), outputs=("tokens", *rest))(x)
         return whole
 
+    def square(self, tokens: int, *, platform: str) -> str | None:
+        """The mesh axis of the devices whose products of so many tokens hide what they send (`collective_matmul.py`), or None."""
+        axes = [axis for axis in self.across("split_tokens") if self.mesh is not None and self.mesh.shape[axis] > 1]
+        splits = not self.own_tokens and self.splits_stream(tokens, platform=platform)
+        if not splits or self.shards("split_tokens") != SQUARE or len(axes) > 1 or tokens < SQUARE * MANY_ROWS:
+            return None
+        return axes[0]
+
     def rows_of_product(self, rows: int, axes: tuple[str, str], *, platform: str) -> tuple[str, str]:
         """The axes of rows that a matrix `[out, in]` with these axes takes and gives, of so many tokens of the residual stream.
 
@@ -211,11 +220,20 @@ class Layout:
         return axes
 
     def sum_by_token(
-        self, product: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, weight: jax.Array, axis: str
+        self,
+        product: Callable[[jax.Array, jax.Array], jax.Array],
+        x: jax.Array,
+        weight: jax.Array,
+        axis: str,
+        *,
+        platform: str,
     ) -> jax.Array:
         """Multiply what each device has of `x [N, axis]` and `weight [E, axis]`, and sum products `[N, E]` where tokens are."""
+        square = self.square(len(x), platform=platform)
 
         def of_device(x: jax.Array, weight: jax.Array) -> jax.Array:
+            if square is not None:
+                return multiply_scattered(by_distance(x, square), lambda part: product(part, weight), square)
             return scatter_sum(product(x, weight), self.across(axis))
 
         sums: jax.Array = self.per_device(

@@ -75,7 +75,8 @@ def compiler_options(
     """XLA's options for a program of a platform: by the TPU's generation, of a forward pass by its token places, and of one that
     `samples`.
 
-    There is none to hide sending between devices: those that are tried in `benchmarks/tpu_steps.py` change nothing or lose.
+    There is none to hide sending between devices: those that are tried in `benchmarks/tpu_steps.py` change nothing or lose
+    (`layers/collective_matmul.py` hides what it can).
     """
     if platform == "cpu":
         return {**cpu_compiler_options(), **WHOLE_REDUCTIONS} if samples else cpu_compiler_options()
