@@ -43,6 +43,11 @@ class ChatReader:
     reasoning: str = field(default="", init=False)
     _num_calls: int = field(default=0, init=False)
 
+    @property
+    def answer_at(self) -> int | None:
+        """Where in the text that is read the answer begins, behind reasoning; None while it has not."""
+        return 0 if self.reasoning_parser is None else self.reasoning_parser.answer_at
+
     def feed(self, text: str) -> list[MessageDelta]:
         """Take the next piece of text; what the message gained, in order."""
         split = Split(content=text) if self.reasoning_parser is None else self.reasoning_parser.feed(text)
@@ -53,7 +58,7 @@ class ChatReader:
         split = Split() if self.reasoning_parser is None else self.reasoning_parser.finish()
         pieces: list[Piece] = [split.content]
         if self.tools is not None:
-            pieces = self.tools.feed(split.content) + self.tools.finish(cut=self.forced and reason == "length")
+            pieces = self.tools.feed(split.content) + self.tools.finish(cut=self.forced and reason != "stop")
         deltas = self._deltas(split, pieces)
         calls = reason == "stop" and self._num_calls > 0 and self.ends_as_call
         return deltas, "tool_calls" if calls else reason

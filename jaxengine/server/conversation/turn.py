@@ -97,6 +97,11 @@ class Turn:
                 if gains:
                     yield gains
 
+    @property
+    def answer_at(self) -> int | None:
+        """Where in the text of the first message its answer begins, behind thoughts; None while it has not."""
+        return self._messages[0].reader.answer_at
+
     def _take(self, completion: CompletionOutput) -> Gain:
         message = self._messages[completion.index]
         gain = message.take(completion)

@@ -47,3 +47,21 @@ def test_content_and_calls_come_in_their_order(length: int) -> None:
     last, reason = reader.finish("stop")
     assert order(deltas + last) == ["Hm.", "First", "now", "now", " then", "now", " last"]
     assert reason == "tool_calls"
+
+
+@pytest.mark.parametrize("reason", ["length", "abort"])
+def test_a_forced_call_that_is_cut_is_told_as_far_as_it_came(reason: str) -> None:
+    reader = ChatReader(
+        reasoning_parser=None,
+        tools=tool_parser("hermes", (Function("now"),)),
+        several=True,
+        ends_as_call=True,
+        forced=True,
+        tell_reasoning=True,
+        short_ids=False,
+    )
+    deltas = reader.feed(CALL[:-20])
+    last, ended = reader.finish(reason)
+    assert [call.name for delta in deltas + last for call in delta.tool_calls] == ["now"]
+    assert "".join(delta.content for delta in deltas + last) == ""
+    assert ended == reason

@@ -62,19 +62,31 @@ class Split(NamedTuple):
 
 
 class ReasoningParser(ABC):
-    """Splits one sequence's text. However it is cut into pieces, what comes out joined is the same."""
+    """Splits one sequence's text. However it is cut into pieces, what comes out joined is the same.
+
+    Attributes:
+        answer_at: where in the text the content begins, once it has.
+    """
 
     def __init__(self) -> None:
+        self.answer_at: int | None = None
         self._buffer = ""
+        self._num_read = 0
 
     def feed(self, text: str) -> Split:
         """Take the next piece of text; what it makes certain."""
         self._buffer += text
-        return self._advance(final=False)
+        self._num_read += len(text)
+        return self._noted(self._advance(final=False))
 
     def finish(self) -> Split:
         """Nothing more comes."""
-        return self._advance(final=True)
+        return self._noted(self._advance(final=True))
+
+    def _noted(self, split: Split) -> Split:
+        if split.content and self.answer_at is None:
+            self.answer_at = self._num_read - len(self._buffer) - len(split.content)
+        return split
 
     @abstractmethod
     def _advance(self, *, final: bool) -> Split:

@@ -21,6 +21,7 @@ from jaxengine.server.endpoints.completions.protocol import (
     CompletionRequest,
 )
 from jaxengine.server.generation.logprobs import prompt_logprobs
+from jaxengine.server.generation.offsets import TextOffsets
 from jaxengine.server.generation.protocol import PromptLogprobs
 from jaxengine.server.generation.requests import LogprobBudget, check_generation, make_requests, sampling_params
 from jaxengine.server.generation.usage import UsageCounter, wants_usage
@@ -153,11 +154,7 @@ class _Choice:
         self.began = False
         self._versions = TokenVersions()
         as_ids = bool(body.return_tokens_as_token_ids) or service.options.api.return_tokens_as_token_ids
-        tokenizer, hidden = service.tokenizer, frozenset[int]()
-        if tokenizer is not None and request.sampling.skip_special_tokens:
-            hidden = tokenizer.special_ids
-        decode = None if tokenizer is None else tokenizer.decode
-        writer = CompletionLogprobsWriter(as_ids=as_ids, hidden=hidden, decode=decode)
+        writer = CompletionLogprobsWriter(as_ids=as_ids, offsets=TextOffsets.of(request, service.tokenizer))
         self._writer = None if body.logprobs is None else writer
 
     async def build(self, completion: CompletionOutput, known: PromptScores, slices: Slices) -> CompletionChoice | None:
@@ -195,8 +192,8 @@ class _Choice:
     ) -> CompletionLogprobs | None:
         if self._writer is None:
             return None
-        prompt_ids = self._request.prompt_token_ids if known is not None else ()
-        known = known or ()
+        known = () if known is None else known
+        prompt_ids = self._request.prompt_token_ids[: len(known)]  # fewer where it was aborted within its prompt
         gained_ids, gained = (completion.token_ids, completion.logprobs or ()) if completion is not None else ((), ())
         first_text = self._tokenizer.token_text(prompt_ids[0]) if prompt_ids and self._tokenizer is not None else ""
         if len(known) + len(gained) <= PART:

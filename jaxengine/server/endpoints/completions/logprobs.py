@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jaxengine.contract.outputs import PositionLogprobs
 from jaxengine.server.endpoints.completions.protocol import CompletionLogprobs
 from jaxengine.server.generation.logprobs import token_name
+from jaxengine.server.generation.offsets import TextOffsets
 from jaxengine.server.http.pieces import JsonArray
 
 
 class CompletionLogprobsWriter:
     """Writes the log probabilities of one choice piece by piece; text offsets go on from piece to piece.
 
-    `hidden` are the ids that the choice's text leaves out (special tokens): they have a name and no length. `decode` gives the
-    text of ids: tokens without a text of their own are bytes, and become a character, which is the text of the token that
-    completes it, or replacement characters, which are no token's and stand before the next.
+    `offsets` know the choice's text.
     """
 
-    def __init__(
-        self,
-        *,
-        as_ids: bool,
-        hidden: frozenset[int] = frozenset(),
-        decode: Callable[[Sequence[int]], str] | None = None,
-    ) -> None:
+    def __init__(self, *, as_ids: bool, offsets: TextOffsets) -> None:
         self._as_ids = as_ids
-        self._hidden = hidden
-        self._decode = decode
-        self._bytes: list[int] = []
-        self._offset = 0
+        self._offsets = offsets
 
     def write(
         self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs | None], first_text: str = ""
@@ -44,25 +34,11 @@ class CompletionLogprobsWriter:
                 entry = position[token_id]
                 name = token_name(token_id, entry, as_id=self._as_ids)
                 text = entry.decoded_token or ""
-            if token_id in self._hidden:
-                text = ""
-            else:
-                self._offset += self._replaced_before(token_id, text)
-            written["text_offset"].append(self._offset)
+            written["text_offset"].append(self._offsets.place(token_id, text))
             written["tokens"].append(name)
             written["token_logprobs"].append(None if position is None else position[token_id].logprob)
             written["top_logprobs"].append(None if position is None else self._top(position))
-            self._offset += len(text)
         return written
-
-    def _replaced_before(self, token_id: int, text: str) -> int:
-        """The length of what bytes left in the text that this token did not make a character."""
-        if not text:
-            self._bytes.append(token_id)
-        if not text or not self._bytes or self._decode is None:
-            return 0
-        ids, self._bytes = [*self._bytes, token_id], []
-        return max(0, len(self._decode(ids)) - len(text))
 
     def _top(self, position: PositionLogprobs) -> dict[str, float]:
         """By text. Of tokens with equal text the most likely counts, so that the best of all is always there."""

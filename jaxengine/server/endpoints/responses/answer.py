@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from itertools import accumulate
 
 import orjson
 
@@ -29,6 +28,7 @@ from jaxengine.server.endpoints.responses.items import Event, ItemWriter
 from jaxengine.server.endpoints.responses.protocol import ResponseObject, ResponsesRequest, ResponseUsage
 from jaxengine.server.endpoints.responses.store import ResponseStore
 from jaxengine.server.generation.logprobs import chat_logprobs
+from jaxengine.server.generation.offsets import TextOffsets
 from jaxengine.server.generation.protocol import StopReason, TokenLogprob
 from jaxengine.server.generation.requests import check_request
 from jaxengine.server.generation.usage import UsageCounter
@@ -55,6 +55,8 @@ class ResponseAnswer:
         self._began = False
         self._finish_reason: str | None = None
         self._stop_reason: StopReason = None
+        self._untold: list[tuple[int, TokenLogprob]] = []
+        """Log probabilities of tokens that may be thoughts yet, by where the tokens begin."""
 
     @property
     def _format(self) -> JsonObject | None:
@@ -72,7 +74,7 @@ class ResponseAnswer:
         asked = self._asked()
         try:
             self._turn = Turn(asked, body, self._service)
-            return await self._turn.prepare(
+            requests = await self._turn.prepare(
                 max_tokens=body.max_output_tokens,
                 logprobs=self._top,
                 output_kind=RequestOutputKind.DELTA,  # for a whole answer too: items come in their order
@@ -80,6 +82,8 @@ class ResponseAnswer:
         except RequestError as error:
             error.param = PARAMS.get(error.param or "", error.param)
             raise
+        self._offsets = TextOffsets.of(requests[0], self._service.tokenizer)
+        return requests
 
     async def whole(self, stream: OutputStream) -> ResponseObject:
         """Wait for everything."""
@@ -132,10 +136,7 @@ class ResponseAnswer:
         if self._top is not None:
             as_ids = self._service.options.api.return_tokens_as_token_ids
             logprobs = chat_logprobs(gain.token_ids, gain.logprobs, top=self._top, as_ids=as_ids)
-            if self._service.reasoning_format is not None and (
-                not self._writer.in_answer or any(delta.reasoning for delta in gain.deltas)
-            ):
-                logprobs = logprobs[self._num_thoughts(gain) :]
+            logprobs = self._of_answer(gain, logprobs)
         for delta in gain.deltas:
             if delta.reasoning:
                 events += self._writer.reasoning(delta.reasoning)
@@ -150,17 +151,16 @@ class ResponseAnswer:
             self._finish_reason, self._stop_reason = gain.finish_reason, gain.stop_reason
         return events
 
-    def _num_thoughts(self, gain: Gain) -> int:
-        """How many of the first tokens come before the gain's text: thoughts, and the marker behind them."""
-        tokenizer = self._service.tokenizer
-        special = frozenset[int]() if tokenizer is None else tokenizer.special_ids
-        pieces = [
-            "" if token_id in special else position[token_id].decoded_token or ""
-            for token_id, position in zip(gain.token_ids, gain.logprobs, strict=True)
-        ]
-        text = next((delta.content for delta in gain.deltas if delta.content), "")
-        begin = "".join(pieces).rfind(text)
-        return sum(end <= begin for end in accumulate(map(len, pieces)))
+    def _of_answer(self, gain: Gain, logprobs: list[TokenLogprob]) -> list[TokenLogprob]:
+        """Those that are the answer's of all tokens until now; thoughts, and the marker behind them, have none to tell."""
+        for token_id, position, entry in zip(gain.token_ids, gain.logprobs, logprobs, strict=True):
+            text = position[token_id].decoded_token or ""
+            self._untold.append((self._offsets.place(token_id, text), entry))
+        answer_at = self._turn.answer_at
+        if answer_at is None:
+            return []
+        untold, self._untold = self._untold, []
+        return [entry for begin, entry in untold if begin >= answer_at]
 
     @property
     def response(self) -> ResponseObject:

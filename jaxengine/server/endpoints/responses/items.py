@@ -23,11 +23,6 @@ class ItemWriter:
         self.items: list[Item] = []
         self._open: _Message | _Call | None = None
 
-    @property
-    def in_answer(self) -> bool:
-        """Whether the open item is the answer."""
-        return isinstance(self._open, _Message) and self._open.kind == "output_text"
-
     def reasoning(self, text: str) -> list[Event]:
         """The model thinks."""
         return [*self._switch("reasoning"), self._opened().delta(text)]
@@ -38,7 +33,8 @@ class ItemWriter:
 
     def without_text(self, logprobs: list[Any]) -> list[Event]:
         """The model answered with tokens that have no text, such as that of its end: they belong to the answer, if it is open."""
-        return [self._opened().delta("", logprobs)] if self.in_answer else []
+        is_answer = isinstance(self._open, _Message) and self._open.kind == "output_text"
+        return [self._opened().delta("", logprobs)] if is_answer else []
 
     def call(self, call: ToolCall) -> list[Event]:
         """The model calls a function."""

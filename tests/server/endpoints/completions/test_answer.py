@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from jaxengine.contract.sampling_params import SamplingParams
 from tests.fakes import oracle
 from tests.fronts import MAX_LEN, TOKENIZER, make_engine
+from tests.robustness.loopback import until
 from tests.server.rig import Live, live
 
 PROMPT = "Once upon a time"
@@ -168,6 +170,23 @@ def test_text_offsets_behind_bytes_that_are_no_characters(server: Live) -> None:
     for offset, token in zip(choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"], strict=True):
         if not token.startswith("<"):  # special ones
             assert choice["text"][offset:].startswith(token)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_prompt_that_was_aborted_before_it_was_computed_is_echoed(streamed: bool) -> None:
+    with live(server_dev_mode=True) as server, ThreadPoolExecutor(1) as pool:
+        server.http.post("/pause")
+        body = {"prompt": PROMPT, "echo": True, "logprobs": 1, "n": 2, "temperature": 1.0, "seed": 1}
+        ask = (lambda: joined(stream(server, **body))) if streamed else (lambda: complete(server, **body)["choices"])
+        asked = pool.submit(ask)
+        until(lambda: server.service.engine.num_open == 1, "it waits")
+        server.http.post("/pause?mode=abort")
+        choices = asked.result()
+    for choice in choices:
+        assert (choice["finish_reason"], choice["text"]) == ("abort", PROMPT)
+        assert {name: len(column) for name, column in choice["logprobs"].items()} == dict.fromkeys(
+            choice["logprobs"], 1
+        )
 
 
 def test_prompt_logprobs(server: Live) -> None:

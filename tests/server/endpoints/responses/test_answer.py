@@ -266,6 +266,14 @@ def test_log_probabilities_are_those_of_the_answer_and_not_of_thoughts(tooled: L
             assert end == TOKENIZER.eos_token
 
 
+def test_log_probabilities_of_characters_that_are_several_tokens_and_no_thoughts(tooled: Live) -> None:
+    fields = {"include": ["message.output_text.logprobs"], "max_output_tokens": 200, "ignore_eos": False}
+    for told in (create, lambda *args, **kwargs: events(*args, **kwargs)[-1]["response"]):
+        tooled.runner.write("\u6f22!")
+        [part] = told(tooled, **fields)["output"][-1]["content"]
+        assert [entry["token"] for entry in part["logprobs"]] == ["", "", "\u6f22", "!", TOKENIZER.eos_token]
+
+
 def test_the_result_of_a_call_goes_back(tooled: Live) -> None:
     tooled.runner.write(SAID)
     first = create(tooled, tools=[TOOL], max_output_tokens=200, ignore_eos=False)
