@@ -148,10 +148,11 @@ class Linear(Matrix):
         return y.astype(self.context.activation_dtype if dtype is None else dtype)
 
 
-def project(x: jax.Array, step: Step | None, *linears: Linear) -> tuple[jax.Array, ...]:
+def project(x: jax.Array, step: Step | None, *linears: Linear, sole: bool = False) -> tuple[jax.Array, ...]:
     """`linear(x, step)` of each, to the last bit: matrices of one input, which a backend may multiply together.
 
-    With them go the first matrices of their adapters.
+    With them go the first matrices of their adapters. `sole`: nothing else reads `x`, so that devices which split it need not
+    gather it but for these, while they multiply.
     """
     context = linears[0].context
     if all(linear.packed for linear in linears):
@@ -170,7 +171,7 @@ def project(x: jax.Array, step: Step | None, *linears: Linear) -> tuple[jax.Arra
             dtype=context.activation_dtype if all(linear.bias is None for linear in linears) else jnp.float32,
             used=_used(x, step),
         )
-    if (square := _square(x, step, linears)) is not None:
+    if sole and (square := _square(x, step, linears)) is not None:
         return _project_gathered(x, linears, square)
     if products is None:
         return tuple(linear(x, step) for linear in linears)

@@ -131,7 +131,7 @@ class SelfAttention(nnx.Module):
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
-        queries, keys, values = project(x, step, self.q, self.k, self.v)
+        queries, keys, values = project(x, step, self.q, self.k, self.v, sole=self.gate is None)
         if self.shape.norm_all:
             queries, keys = self._normed(queries, keys)
         queries, keys = self._heads(queries), self._heads(keys)
