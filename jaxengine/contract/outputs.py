@@ -140,7 +140,8 @@ T = TypeVar("T", PoolingOutput, EmbeddingOutput, ClassificationOutput, ScoringOu
 class PoolingRequestOutput(Generic[T]):
     """One prompt and what it was pooled to. It is whole: `finished` is there for code that asks.
 
-    Of one that is `aborted` the outputs mean nothing. `weight_version` are the weights that made them.
+    Of one that is `aborted` the outputs mean nothing; `problem` is why, unless the engine was paused or put to sleep.
+    `weight_version` are the weights that made them.
     """
 
     request_id: str
@@ -150,6 +151,7 @@ class PoolingRequestOutput(Generic[T]):
     finished: bool = True
     aborted: bool = False
     weight_version: str | None = None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

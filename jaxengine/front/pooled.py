@@ -80,10 +80,10 @@ def pooled_output(request: Request, update: SequenceUpdate) -> PooledOutput:
     )
 
 
-def aborted_output(request: Request) -> PooledOutput:
-    """The output of a request that was given up."""
+def aborted_output(request: Request, problem: str | None) -> PooledOutput:
+    """The output of a request that was given up, for this reason unless the engine was paused or put to sleep."""
     nothing = PoolingOutput(np.zeros(0, np.float32))
-    return PoolingRequestOutput(request.request_id, nothing, request.prompt_token_ids, aborted=True)
+    return PoolingRequestOutput(request.request_id, nothing, request.prompt_token_ids, aborted=True, problem=problem)
 
 
 def data_of(output: PooledOutput) -> Floats:
@@ -93,7 +93,7 @@ def data_of(output: PooledOutput) -> Floats:
         JaxEngineError: the request was given up.
     """
     if output.aborted:
-        raise JaxEngineError("the engine gave up a request")
+        raise JaxEngineError(f"the engine gave up a request: {output.problem or 'it was paused or put to sleep'}")
     return output.outputs.data
 
 

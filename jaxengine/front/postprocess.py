@@ -124,7 +124,7 @@ class Progress:
 
 def _aborted(request: Request) -> Output:
     if request.pooling is not None:
-        return aborted_output(request)
+        return aborted_output(request, UNBUILDABLE)
     return RequestOutput(
         request_id=request.request_id,
         prompt=request.prompt,
@@ -161,7 +161,8 @@ class _Pooling:
 
     def tell(self) -> tuple[PooledOutput, tuple[tuple[str, int], ...]]:
         if self._update.finish_reason in ("abort", "error"):
-            return aborted_output(self.request), ()
+            reason = self._update.stop_reason
+            return aborted_output(self.request, None if reason is None else str(reason)), ()
         return pooled_output(self.request, self._update), ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from jaxengine.media.sound import decode_sound
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import build_engine
 from tests.device.models.media.whisper_case import HEADS
+from tests.robustness.loopback import until
 from tests.server.rig import Live
 from tests.speech_models import MELS, RATE, SECONDS, id_of, sound, tokenizer, wav, whisper_directory
 
@@ -40,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     options = {"model": str(folder), "dtype": "float32", "max_num_seqs": 4, "num_gpu_blocks_override": 64}
     shapes = {"bucket_planner": "explicit", "buckets": ("4x1", "4x128")}
     engine = build_engine(EngineConfig.from_options(**options, **shapes))
-    running = Live(engine, served_model_name=("whisper",))
+    running = Live(engine, served_model_name=("whisper",), server_dev_mode=True)
     running.http.timeout = 300
     yield running
     running.close()
@@ -67,6 +69,19 @@ def test_the_official_client(client: openai.OpenAI) -> None:
     assert found.text
     prompted = client.audio.transcriptions.create(model="whisper", file=("a.wav", LONG), language="en", prompt="Names")
     assert prompted.text != whole.text
+
+
+def test_what_a_pause_aborts_is_to_be_asked_again(server: Live) -> None:
+    engine = server.service.engine
+    with ThreadPoolExecutor(1) as pool:
+        server.http.post("/pause")
+        asked = pool.submit(transcribe, server, language="en")
+        until(lambda: engine.num_open > 0, "it waits")
+        server.http.post("/pause?mode=abort")
+        answer = asked.result()
+        server.http.post("/resume")
+    assert answer.status_code == 503
+    assert "paused" in answer.json()["error"]["message"]
 
 
 def test_a_translation_is_another_text(server: Live) -> None:

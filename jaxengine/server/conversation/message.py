@@ -9,9 +9,6 @@ from typing import NamedTuple
 from jaxengine.contract.outputs import PositionLogprobs
 from jaxengine.server.generation.versions import TokensOfVersion
 
-PAUSED = "the engine was paused or put to sleep, which ended it"
-"""Why a message has the finish reason `abort`, for whom that says nothing."""
-
 
 class ToolCall(NamedTuple):
     """The `number`-th call of a message: a function's name, and its arguments as JSON text."""

@@ -141,3 +141,5 @@ class TokenLogprob(TopLogprob):
 FinishReason = str
 """`stop`, `length`, `tool_calls`, or `error` when the grammar of a structured answer outgrew its limits."""
 StopReason = int | str | None
+PAUSED = "the engine was paused or put to sleep, which ended it"
+"""Why something ended with `abort`, for those to whom that says nothing."""

@@ -13,13 +13,14 @@ from jaxengine.contract.outputs import PooledOutput
 from jaxengine.contract.pooling import Pooled
 from jaxengine.contract.pooling_params import ACTIVATIONS, PoolingParams
 from jaxengine.contract.request import Request as EngineRequest
-from jaxengine.errors import RequestError
+from jaxengine.errors import OverloadedError, RequestError
 from jaxengine.front.long_inputs import joined, parts_of
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.pooled import data_of
 from jaxengine.front.prompts import ParsedPrompt
 from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.conversation.prompt import render_prompt
+from jaxengine.server.generation.protocol import PAUSED
 from jaxengine.server.generation.requests import check_label
 from jaxengine.server.http.unknown import check_unknown
 from jaxengine.server.long_text import encode_texts
@@ -89,6 +90,8 @@ class PooledAnswer:
         with stream:
             async for some in stream:
                 for output in some:
+                    if output.aborted and output.problem is None:
+                        raise OverloadedError(PAUSED)
                     outputs[self._places[output.request_id]] = output
                     cached += output.num_cached_tokens
         usage: dict[str, Any] = {"prompt_tokens": self._prompt_tokens, "total_tokens": self._prompt_tokens}

@@ -18,7 +18,7 @@ from jaxengine.contract.outputs import CompletionOutput
 from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.contract.rows import Align
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
-from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.errors import OverloadedError, RequestError, UnsupportedError
 from jaxengine.front.instructed_speech import InstructedSpeech
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.pooled import data_of
@@ -41,6 +41,7 @@ from jaxengine.server.endpoints.audio.protocol import (
     VerboseText,
 )
 from jaxengine.server.endpoints.audio.segments import Spoken, segments_of, srt, vtt
+from jaxengine.server.generation.protocol import PAUSED
 from jaxengine.server.generation.requests import check_label
 from jaxengine.server.http.stream import event, json_response
 from jaxengine.server.http.terms import Terms
@@ -145,6 +146,8 @@ class SpeechAnswer:
                         [made] = output.outputs
                         if made.finish_reason == "error":
                             raise RequestError(f"a piece could not be transcribed: {made.stop_reason}")
+                        if made.finish_reason == "abort" and made.stop_reason is None:
+                            raise OverloadedError(PAUSED)
                         if (silent := self._silent.get(output.request_id)) is None:
                             number = self._order[output.request_id]
                             outputs[number] = made

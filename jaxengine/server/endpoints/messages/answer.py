@@ -12,13 +12,13 @@ from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.contract.sampling_params import RequestOutputKind
 from jaxengine.errors import JaxEngineError, OverloadedError, RequestError
 from jaxengine.front.output_stream import OutputStream
-from jaxengine.server.conversation.message import PAUSED, Gain
+from jaxengine.server.conversation.message import Gain
 from jaxengine.server.conversation.turn import Turn
 from jaxengine.server.endpoints.messages.blocks import BlockWriter, Event
 from jaxengine.server.endpoints.messages.errors import error_object
 from jaxengine.server.endpoints.messages.input import conversation_of, thinking_budget_of
 from jaxengine.server.endpoints.messages.protocol import Message, MessagesRequest, MessageUsage
-from jaxengine.server.generation.protocol import StopReason
+from jaxengine.server.generation.protocol import PAUSED, StopReason
 from jaxengine.server.generation.requests import check_request
 from jaxengine.server.generation.usage import UsageCounter
 from jaxengine.server.http.errors import describe

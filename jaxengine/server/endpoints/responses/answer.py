@@ -13,7 +13,7 @@ from jaxengine.contract.sampling_params import RequestOutputKind
 from jaxengine.errors import RequestError
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.server.conversation.conversation import Conversation
-from jaxengine.server.conversation.message import PAUSED, Gain
+from jaxengine.server.conversation.message import Gain
 from jaxengine.server.conversation.turn import Turn
 from jaxengine.server.endpoints.responses.input import (
     LOGPROBS,
@@ -29,7 +29,7 @@ from jaxengine.server.endpoints.responses.protocol import ResponseObject, Respon
 from jaxengine.server.endpoints.responses.store import ResponseStore
 from jaxengine.server.generation.logprobs import chat_logprobs
 from jaxengine.server.generation.offsets import TextOffsets
-from jaxengine.server.generation.protocol import StopReason, TokenLogprob
+from jaxengine.server.generation.protocol import PAUSED, StopReason, TokenLogprob
 from jaxengine.server.generation.requests import check_request
 from jaxengine.server.generation.usage import UsageCounter
 from jaxengine.server.http.errors import describe

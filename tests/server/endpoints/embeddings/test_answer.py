@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +14,7 @@ from openai import BadRequestError, OpenAI
 
 from tests.fakes import EMBEDDING_SIZE, GatedRunner, oracle_embedding
 from tests.fronts import MAX_LEN, TOKENIZER, make_engine
+from tests.robustness.loopback import until
 from tests.server.rig import Live, live
 
 TEXTS = ["Once upon a time", "The quick brown fox jumps over the lazy dog", "Tom"]
@@ -53,6 +55,18 @@ def test_texts_and_ids_alone_and_in_lists(server: Live, given: Any, ids: list[li
     answer = embed(server, given)
     np.testing.assert_allclose(vectors(answer), [expected(each) for each in ids], rtol=1e-6)
     assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))
+
+
+def test_what_a_pause_aborts_is_to_be_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    with live(make_engine(), server_dev_mode=True) as server, ThreadPoolExecutor(1) as pool:
+        server.http.post("/pause")
+        asked = pool.submit(server.post, "/v1/embeddings", input=TEXTS)
+        until(lambda: server.service.engine.num_open == len(TEXTS), "they wait")
+        server.http.post("/pause?mode=abort")
+        answer = asked.result()
+        assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
+        assert "paused" in answer.json()["error"]["message"]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_float_and_base64_are_the_same_numbers(server: Live) -> None:
