@@ -198,6 +198,13 @@ class Filling:
             (rows,), (places, _) = shapes[0], shapes[4]
             apart = np.zeros(shapes[2][0], int)
             return _listed([np.arange(rows) * self.spread % places, np.ones(rows), apart, np.array([self._used(rows)])])
+        if kernel == "grouped_mlp":
+            (groups,), (rows,), (places, _) = shapes[0], shapes[4], shapes[6]
+            sizes = self._sizes(groups)  # touched ones come first
+            starts, used = np.cumsum(sizes) - sizes, np.array([np.count_nonzero(sizes)])
+            return _listed(
+                [np.arange(groups), starts, sizes, used, np.arange(rows) * self.spread % places, np.ones(rows)]
+            )
         return {}
 
     def _used(self, rows: int) -> int:

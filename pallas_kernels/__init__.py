@@ -28,6 +28,7 @@ from pallas_kernels.dispatch import AUTO, KernelUnsupported
 from pallas_kernels.gated_delta import gated_delta
 from pallas_kernels.generalised_delta import generalised_delta
 from pallas_kernels.grouped_matmul import grouped_matmul
+from pallas_kernels.grouped_mlp import grouped_mlp
 from pallas_kernels.grouped_scaled_matmul import grouped_scaled_matmul
 from pallas_kernels.inverse_root import inverse_root
 from pallas_kernels.latent_attention import latent_attention
@@ -74,6 +75,7 @@ __all__ = [
     "gated_delta",
     "generalised_delta",
     "grouped_matmul",
+    "grouped_mlp",
     "grouped_scaled_matmul",
     "inverse_root",
     "kv_page_shape",

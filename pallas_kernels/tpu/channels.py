@@ -51,6 +51,15 @@ def put_channels(held: Any, values: Iterator[jax.Array], *, simulated: bool) -> 
             words[place] = parts[0] if packed == 1 else _packed(parts[0], parts[-1])
 
 
+def put_channel(held: Any, channel: Any, value: jax.Array, *, simulated: bool) -> None:
+    """The same of one channel, of tokens of 32 bits."""
+    tokens, channels, lanes = held.shape
+    if simulated:
+        held[:, channel] = value
+    else:
+        held.reshape(tokens * channels, lanes)[pl.ds(channel, tokens, stride=channels)] = value
+
+
 def _words(held: Any) -> tuple[Any, int]:
     """Tokens `[..., C, 128]` as rows of 32-bit words, each of which holds so many neighbouring channels."""
     rows, packed = held.reshape(math.prod(held.shape[:-1]), held.shape[-1]), 4 // held.dtype.itemsize

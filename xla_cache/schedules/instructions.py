@@ -19,7 +19,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("attention", r"op:(paged|row|latent)_attention/.*pallas_call"),
     ("recurrences", r"op:gated_delta/.*pallas_call"),
     ("cache writes", r"op:write_(kv|latents)"),
-    ("experts", r"op:grouped_(scaled_)?matmul"),
+    ("experts", r"op:grouped_(mlp|(scaled_)?matmul)"),
     ("routing", r"top_k|argsort|/sort$|take_along_axis|ragged-dot-metadata"),
     ("rotation", r"op:rotate(?!.*layout_constraint)"),
     ("products", r"dot_general|op:matmul"),

@@ -19,9 +19,10 @@ from jaxengine.device.layers.expert_rows import Pairs, own_rows, sum_by_blocks, 
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.mlp import MLP, GatedMLP
 from jaxengine.device.layers.routing import Routing, SparseMixer
-from jaxengine.device.layers.schemes import Scheme
+from jaxengine.device.layers.schemes import WEIGHT, Scheme
 from jaxengine.device.layers.step import Step
-from pallas_kernels import matmul, take_rows
+from pallas_kernels import grouped_mlp, matmul, take_rows
+from pallas_kernels.grouped_mlp import OP as TOGETHER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,11 @@ class ExpertMatrices(nnx.Module):
     def adapt_by(self, spec: AdapterSpec) -> None:
         """Have slots of adapters beside them."""
         self.adapters = ExpertAdapterSlots(self.shape, self.matrix_axes, spec, self.context)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all that is kept is the matrices themselves."""
+        return self.names == (WEIGHT,)
 
     def arrays(self) -> tuple[jax.Array, ...]:
         """All that is kept, as `multiply` takes it."""
@@ -216,8 +222,11 @@ class SparseMLP(nnx.Module):
         most = own_rows(experts.size, layout, self.context.platform)
         splits = self._splits(len(x))
         dtype = self.context.activation_dtype if splits else jnp.float32
-        if most < experts.size:
-            before = jnp.zeros(x.shape, dtype) if beside is None else beside[0].astype(dtype)
+        before = jnp.zeros(x.shape, dtype) if beside is None else beside[0].astype(dtype)
+        together = None if of_adapters else self._together(before, x, pairs, matrices)
+        if together is not None:
+            mixed = together
+        elif most < experts.size:
             mixed = sum_by_blocks(outer, pairs, before, weigh=not weighs_input, most=most)
         else:
             mixed = sum_by_rank(outer(pairs), pairs, here, jnp.ones_like(weights) if weighs_input else weights)
@@ -228,6 +237,25 @@ class SparseMLP(nnx.Module):
             return scatter_sum(mixed, layout.across("split_tokens"))
         across = (*layout.across("experts"), *layout.across("expert_mlp"))
         return jax.lax.psum(mixed.astype(self.context.activation_dtype), across)
+
+    def _together(
+        self,
+        sums: jax.Array,
+        x: jax.Array,
+        pairs: Pairs,
+        matrices: Sequence[tuple[ExpertMatrices, tuple[jax.Array, ...]]],
+    ) -> jax.Array | None:
+        """`sums [N, E]` with what experts give for all `pairs` of `x [N, E]`, by one kernel; None: it takes other experts."""
+        shape = self.shape
+        if shape.plain or shape.weighs_input or not all(part.plain for part, _ in matrices):
+            return None
+        (gate,), (up,), (down,) = (arrays for _, arrays in matrices)
+        rows = pairs.numbers // shape.routing.chosen
+        given = sums, x, (gate, up, down), pairs.sizes, rows, pairs.weights
+        usual, platform = -(-rows.size // shape.count), self.context.platform
+        if TOGETHER.choose(platform, *given, activated=shape.activated, usual=usual) == TOGETHER.portable:
+            return None
+        return grouped_mlp(*given, activated=shape.activated, usual=usual, platform=platform)
 
     def _splits(self, tokens: int) -> bool:
         """Whether sums of so many tokens go to the device that has their part of the residual stream, as `Linear`'s do."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxengine.device.layers import experts as layers
 from jaxengine.device.layers.activation import ClampedGate
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.expert_rows import own_rows
@@ -19,6 +20,8 @@ from jaxengine.device.layers.routing import Routing
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.layers.step import Step
+from pallas_kernels import grouped_mlp
+from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import slow_but
 
 ROUTING = Routing(count=8, chosen=3, normalised=True)
@@ -161,6 +164,18 @@ def test_a_tpu_passes_over_the_pairs_of_other_devices(weighs_input, blocks):
     expected = run(alone, x, real=180)[:180]
     np.testing.assert_allclose(found[:180], expected, atol=2e-5 * np.abs(expected).max())
     np.testing.assert_array_equal(found[180:], 0)
+
+
+def test_a_tpu_keeps_what_experts_make_in_its_memory(monkeypatch):
+    """In one kernel, as far as there is one."""
+    shape, used = replace(SHAPE, width=2048, inner=128), []
+    monkeypatch.setattr(layers, "grouped_mlp", lambda *args, **options: used.append(1) or grouped_mlp(*args, **options))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(20, 2048)), jnp.bfloat16)
+    expected = run(experts(shape, dtype=jnp.bfloat16), x, real=17).astype(np.float32)
+    with checked_tpu():
+        found = run(experts(shape, dtype=jnp.bfloat16, platform="tpu"), x, real=17).astype(np.float32)
+    assert used
+    np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
 
 
 def test_equal_scores_choose_the_first():

@@ -1,0 +1,310 @@
+"""Groups of a long prompt on a TPU in one kernel: reading their matrices hides taking rows, products, and adding rows up.
+
+Rows and sums stay in VMEM, each row in registers of its own (`take_rows/tpu.py`), and the matrices of groups pass by once: those
+of one are multiplied while another's are read. What rows have in between never leaves VMEM. Rows of a group are of different
+places, so that some are loaded before any is stored.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels.storage import LANES
+from pallas_kernels.tpu.channels import SOME_PLACES, channels_of, put_channel, put_channels
+from pallas_kernels.tpu.chip import MIB, NO_TPU, SIMULATED, Chip, target_chip
+from pallas_kernels.tpu.row_blocks import column, some
+
+LEAST_PLACES = 512
+"""Of fewer rows moves take less by other means."""
+CHANNELS = 16
+"""Of 128 numbers of bfloat16, that fill a register."""
+FEWEST_ROWS, MOST_ROWS = 16, 256
+"""Of a group, that are multiplied at once."""
+COLUMNS = 256
+"""Of a product, that are made at once."""
+SLOTS = 2
+"""Groups whose matrices are in VMEM."""
+PLACES = 128
+"""Rows of a block that is copied to VMEM or back."""
+
+
+def supports(
+    sums: Any,
+    x: Any,
+    matrices: Sequence[Any],
+    sizes: Any,
+    rows: Any,
+    weights: Any,
+    *,
+    activated: Callable[[jax.Array, jax.Array], jax.Array],
+    usual: int,
+) -> str | None:
+    """None, or why not."""
+    chip = target_chip()
+    if chip is None:
+        return NO_TPU
+    if chip.cores > 1:
+        return f"of {chip.cores} cores that share a program one would do all the work"
+    if any(each.dtype != jnp.bfloat16 for each in (x, *matrices)):
+        return f"x is {x.dtype}, matrices {[each.dtype for each in matrices]}; the TPU kernel multiplies bfloat16"
+    if chip.name != SIMULATED and len(x) < LEAST_PLACES:
+        return f"{len(x)} rows are few, which other kernels move"
+    (count, columns), inner = x.shape, matrices[0].shape[2]
+    if columns % (CHANNELS * LANES) or inner % LANES:
+        return f"{columns} columns and {inner} in between do not fill registers of {CHANNELS} x {LANES}"
+    number = jax.ShapeDtypeStruct((), jnp.float32)
+    if "erfc" in str(jax.make_jaxpr(activated)(number, number)):
+        return "activated has the error function, which the TPU's Pallas has not"
+    if _vmem_bytes(count, columns, inner, block_rows(usual)) > chip.vmem_bytes * 7 // 8:
+        return f"{count} rows of {columns} columns and matrices do not fit {chip.vmem_bytes} bytes of VMEM"
+    if 8 * len(rows) > chip.smem_bytes // 2:
+        return f"the numbers of {len(rows)} rows do not fit {chip.smem_bytes} bytes of SMEM"
+    return None
+
+
+def block_rows(usual: int) -> int:
+    """Rows that are multiplied at once where a group usually has so many: also those of one that has half as many again."""
+    return min(MOST_ROWS, max(FEWEST_ROWS, pl.next_power_of_2(usual + usual // 2)))
+
+
+def grouped_mlp(
+    sums: jax.Array,
+    x: jax.Array,
+    matrices: tuple[jax.Array, jax.Array, jax.Array],
+    sizes: jax.Array,
+    rows: jax.Array,
+    weights: jax.Array,
+    *,
+    activated: Callable[[jax.Array, jax.Array], jax.Array],
+    usual: int,
+) -> jax.Array:
+    """See the op's contract."""
+    chip = target_chip()
+    assert chip is not None  # `supports` has seen to it
+    return _run(chip, activated, block_rows(usual), sums, x, matrices, sizes, rows, weights)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))  # layers share what takes a while to trace
+def _run(
+    chip: Chip,
+    activated: Callable[[jax.Array, jax.Array], jax.Array],
+    block: int,
+    sums: jax.Array,
+    x: jax.Array,
+    matrices: tuple[jax.Array, jax.Array, jax.Array],
+    sizes: jax.Array,
+    rows: jax.Array,
+    weights: jax.Array,
+) -> jax.Array:
+    (count, columns), (groups, _, inner) = x.shape, matrices[0].shape
+    laid = pl.cdiv(count, PLACES)
+    # Those that have rows come first.
+    order = jnp.argsort(sizes == 0, stable=True).astype(jnp.int32)
+    starts = (jnp.cumsum(sizes) - sizes)[order]
+    used = (sizes > 0).sum(keepdims=True, dtype=jnp.int32)
+    padding = (0, SOME_PLACES)
+
+    def of_given(step: Any, *scalars: Any) -> tuple[Any, ...]:
+        return jnp.minimum(step, laid - 1), 0
+
+    def of_found(step: Any, *scalars: Any) -> tuple[Any, ...]:
+        return jnp.maximum(step - laid - groups, 0), 0
+
+    def where_it_lies(matrix: jax.Array) -> jax.Array:
+        return matrix if chip.name == SIMULATED else pltpu.with_memory_space_constraint(matrix, pltpu.HBM)
+
+    channels = columns // LANES
+    return pl.pallas_call(
+        functools.partial(_kernel, activated=activated, laid=laid, groups=groups, simulated=chip.name == SIMULATED),
+        name="grouped_mlp",
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=6,
+            grid=(2 * laid + groups,),
+            in_specs=[
+                pl.BlockSpec((PLACES, columns), of_given),
+                pl.BlockSpec((PLACES, columns), of_given),
+                *[pl.BlockSpec(memory_space=pltpu.HBM)] * 3,
+            ],
+            out_specs=pl.BlockSpec((PLACES, columns), of_found),
+            scratch_shapes=[
+                pltpu.VMEM((laid * PLACES, channels, LANES), x.dtype),
+                pltpu.VMEM((laid * PLACES + 1, channels, LANES), jnp.float32),
+                *[pltpu.VMEM((SLOTS, *matrix.shape[1:]), x.dtype) for matrix in matrices],
+                pltpu.VMEM((SOME_PLACES, channels, LANES), x.dtype),
+                pltpu.VMEM((block, columns), x.dtype),
+                pltpu.VMEM((block, inner), x.dtype),
+                pltpu.VMEM((block, channels, LANES), jnp.float32),
+                pltpu.SemaphoreType.DMA((3, SLOTS)),
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct(sums.shape, sums.dtype),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("arbitrary",),
+            vmem_limit_bytes=min(chip.vmem_bytes * 15 // 16, _vmem_bytes(count, columns, inner, block) + 4 * MIB),
+        ),
+    )(
+        order,
+        starts,
+        sizes[order],
+        used,
+        jnp.pad(jnp.clip(rows, 0, count - 1), padding),
+        jnp.pad(weights, padding),
+        x,
+        sums,
+        *map(where_it_lies, matrices),
+    )
+
+
+def _kernel(
+    order: Any,
+    starts: Any,
+    sizes: Any,
+    used: Any,
+    rows: Any,
+    weights: Any,
+    x: Any,
+    sums: Any,
+    gates: Any,
+    ups: Any,
+    downs: Any,
+    found: Any,
+    held: Any,
+    held_sums: Any,
+    gate: Any,
+    up: Any,
+    down: Any,
+    taken: Any,
+    given: Any,
+    inner: Any,
+    made: Any,
+    flags: Any,
+    *,
+    activated: Callable[[jax.Array, jax.Array], jax.Array],
+    laid: int,
+    groups: int,
+    simulated: bool,
+) -> None:
+    """Rows of `x` and `sums` are laid out first, block by block; then come the groups, and at last the sums go to `found`."""
+    step, (block, columns), channels = pl.program_id(0), given.shape, range(held.shape[1])
+    nowhere = held_sums.shape[0] - 1
+
+    def copies(visit: Any) -> list[Any]:
+        """Of the matrices of a group that has rows."""
+        slot, pairs = visit % SLOTS, ((gates, gate), (ups, up), (downs, down))
+        return [
+            pltpu.make_async_copy(source.at[order[visit]], target.at[slot], flags.at[number, slot])
+            for number, (source, target) in enumerate(pairs)
+        ]
+
+    def start(visit: Any) -> None:
+        @pl.when(visit < used[0])
+        def _() -> None:
+            for copy in copies(visit):
+                copy.start()
+
+    @pl.when(step == 0)
+    def start_first() -> None:
+        for visit in range(SLOTS):
+            start(visit)
+
+    @pl.when(step < laid)
+    def lay_out() -> None:
+        @pl.loop(0, x.shape[0], step=SOME_PLACES)
+        def lay_some(at: jax.Array) -> None:
+            place = some(step * x.shape[0] + at)
+            for source, target in ((x, held), (sums, held_sums)):
+                values = (source[some(at), column(channel)].astype(jnp.float32) for channel in channels)
+                put_channels(target.at[place], values, simulated=simulated)
+
+    def take(first: Any, left: Any) -> None:
+        """The rows from number `first` on, to `given`."""
+
+        @pl.loop(0, pl.cdiv(left, SOME_PLACES))
+        def take_some(chunk: jax.Array) -> None:
+            at = chunk * SOME_PLACES
+            loaded = [held[rows[first + at + number]] for number in range(SOME_PLACES)]
+            for number, row in enumerate(loaded):
+                taken[number] = row
+            for channel, values in enumerate(channels_of(taken, simulated=simulated)):
+                given[some(at), column(channel)] = values
+
+    def multiply(slot: Any) -> None:
+        """What the group gives for the rows in `given`, to `made`."""
+
+        @_each_columns(inner.shape[1])
+        def _(own: Any, at: Any) -> None:
+            products = (
+                jnp.dot(given[...], matrix[slot, :, own], preferred_element_type=jnp.float32) for matrix in (gate, up)
+            )
+            inner[:, own] = activated(*products).astype(inner.dtype)
+
+        @_each_columns(columns)
+        def _(own: Any, at: Any) -> None:
+            product = jnp.dot(inner[...], down[slot, :, own], preferred_element_type=jnp.float32)
+            first = at * (own.size // LANES)
+            for number, values in enumerate(jnp.split(product, own.size // LANES, axis=1)):
+                put_channel(made, first + number, values, simulated=simulated)
+
+    def add(first: Any, left: Any) -> None:
+        """The rows in `made`, to their sums."""
+
+        @pl.loop(0, pl.cdiv(left, SOME_PLACES))
+        def add_some(chunk: jax.Array) -> None:
+            at = chunk * SOME_PLACES
+
+            def added(row: int) -> tuple[jax.Array, jax.Array]:
+                number = first + at + row
+                place = jnp.where(at + row < left, rows[number], nowhere)
+                return place, held_sums[place] + weights[number] * made[at + row]
+
+            for place, sum_ in list(map(added, range(SOME_PLACES))):
+                held_sums[place] = sum_
+
+    visit = step - laid
+
+    @pl.when((visit >= 0) & (visit < used[0]))
+    def visit_group() -> None:
+        for copy in copies(visit):
+            copy.wait()
+
+        @pl.loop(0, sizes[visit], step=block)
+        def _(first: jax.Array) -> None:
+            left = jnp.minimum(sizes[visit] - first, block)
+            take(starts[visit] + first, left)
+            multiply(visit % SLOTS)
+            add(starts[visit] + first, left)
+
+        start(visit + SLOTS)
+
+    @pl.when(step >= laid + groups)
+    def give() -> None:
+        @pl.loop(0, found.shape[0], step=SOME_PLACES)
+        def give_some(at: jax.Array) -> None:
+            own = held_sums.at[some((step - laid - groups) * found.shape[0] + at)]
+            for channel, values in enumerate(channels_of(own, simulated=simulated)):
+                found[some(at), column(channel)] = values.astype(found.dtype)
+
+
+def _each_columns(count: int) -> Callable[[Callable[[Any, Any], None]], None]:
+    """Calls with slices of so many columns, and their numbers, one after the other."""
+    size = COLUMNS if count % COLUMNS == 0 else LANES
+
+    def call(function: Callable[[Any, Any], None]) -> None:
+        @pl.loop(0, count // size)
+        def _(at: jax.Array) -> None:
+            function(pl.ds(pl.multiple_of(at * size, size), size), at)
+
+    return call
+
+
+def _vmem_bytes(count: int, columns: int, inner: int, block: int) -> int:
+    """Of rows and sums, of blocks, two of each that is copied while another is in use, of matrices, and of what is made."""
+    whole = columns * (6 * (count + PLACES) + 2 * (2 + 4 + 4) * PLACES)
+    return whole + SLOTS * 3 * 2 * columns * inner + block * (6 * columns + 2 * inner)
