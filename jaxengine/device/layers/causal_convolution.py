@@ -42,11 +42,12 @@ class CausalConvolution(nnx.Module):
         flat, by_row = ("tokens", self.axis), ("slots", *self.state.axes)
         on_devices = self.context.layout.per_device(
             self._convolve,
-            inputs=(flat, by_row, ("positions", self.axis), (self.axis,), None, None),
+            inputs=(flat, by_row, ("positions", self.axis), (self.axis,), None, None, None),
             outputs=(flat, by_row),
         )
         bias = None if self.bias is None else self.bias[...]
-        convolved, latest = on_devices(x, kept, self.taps[...], bias, step.offsets, step.row_of_place)
+        rows, begins = step.row_of_place, step.begin_of_place
+        convolved, latest = on_devices(x, kept, self.taps[...], bias, step.offsets, rows, begins)
         return convolved, cache.with_state_of_rows(self.state.name, step, latest)
 
     def _convolve(
@@ -57,6 +58,7 @@ class CausalConvolution(nnx.Module):
         bias: jax.Array | None,
         offsets: jax.Array,
         rows: jax.Array,
+        begins: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         """A device's channels: `x [N, C]` and what is kept of each row, `[B, taps - 1, ...]`, to `[N, C]` and what is kept then.
 
@@ -66,7 +68,7 @@ class CausalConvolution(nnx.Module):
         take = partial(take_rows, platform=self.context.platform)
         taps, reach = taps.astype(x.dtype), len(taps) - 1
         before = kept.reshape(len(kept), reach, -1)
-        into = (jnp.arange(len(x), dtype=jnp.int32) - offsets[rows])[:, None]
+        into = (jnp.arange(len(x), dtype=jnp.int32) - begins)[:, None]
         of_place = take(before.reshape(len(kept), -1), rows, jnp.int32(len(rows))).reshape(len(x), reach, -1)
         convolved = x * taps[reach]
         for back in range(1, reach + 1):

@@ -96,6 +96,13 @@ class Step:
         rows = (places[:, None] >= ends[None]).sum(axis=1, dtype=jnp.int32)
         return jnp.minimum(rows, ends.shape[0] - 1)
 
+    @property
+    def begin_of_place(self) -> jax.Array:
+        """Where the row of each place begins, `int32 [N]`; of padding anywhere."""
+        # A TPU takes numbers one by one, which takes longer than to compare all places with all rows.
+        places, begins = jnp.arange(self.positions.shape[0], dtype=jnp.int32), self.offsets[:-1]
+        return jnp.where(places[:, None] >= begins, begins, 0).max(axis=1)
+
     def sharing(self, shared: Shared) -> Step:
         """The step with what the model gives to all layers."""
         return replace(self, shared=shared)

@@ -40,7 +40,7 @@ class TokenShift(nnx.Module):
             x = jnp.zeros_like(x).at[places].set(x)
         kept = cache.state_of_rows(self.state.name, step)
         before = kept.reshape(len(kept), x.shape[1]).astype(x.dtype)
-        begins = places == step.offsets[rows]
+        begins = places == step.begin_of_place
         change = jnp.where(begins[:, None], before[rows], x[jnp.maximum(places - 1, 0)]) - x
         mixed = [x + change * self.of[name][...].astype(x.dtype) for name in self.names]
 
