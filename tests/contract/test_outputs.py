@@ -53,7 +53,7 @@ def test_field_names_are_those_that_users_read() -> None:
     for kind in (PoolingRequestOutput, EmbeddingRequestOutput):
         assert names(kind) == [
             *("request_id", "outputs", "prompt_token_ids", "num_cached_tokens", "finished", "aborted"),
-            "weight_version",
+            *("weight_version", "problem"),
         ]
     assert names(RequestMetrics)[0] == "arrival_time"
 
