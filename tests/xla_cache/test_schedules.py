@@ -162,6 +162,8 @@ def test_what_is_started_has_its_own_links() -> None:
     links.let_pass(1000)
     assert links.described()["cycles"] == 60 + 40 + 30 + 120
     assert links.described()["hidden"] == 60 + 30 + 10
+    counts = {(one["kind"], one["asynchronous"]): one["count"] for one in links.described()["collectives"]}
+    assert counts == {("collective-permute", True): 3, ("all-reduce", False): 1}
 
 
 def test_a_permutation_names_its_pairs() -> None:

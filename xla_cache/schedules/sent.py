@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from xla_cache.schedules.instructions import LINE, SHAPE, Instruction, size_of
@@ -128,12 +128,14 @@ class Links:
         return waited
 
     def described(self) -> dict[str, Any]:
-        """All that was sent, the cycles in which something was, and of those that are `hidden` behind computing; None where a
-        link's rate is unknown."""
+        """All that was sent, the cycles in which something was, and those of them that are `hidden` behind computing.
+
+        None: a link's rate is unknown.
+        """
         kinds = [
             {"kind": one.kind, "bytes": one.bytes, "devices": one.devices, "asynchronous": started, "count": count}
             for (one, started), count in sorted(
-                self.counts.items(), key=lambda item: (item[0][0].kind, item[0][0].bytes, item[0][0].pairs)
+                self.counts.items(), key=lambda item: (item[0][0].kind, item[0][0].bytes)
             )
         ]
         figures = {"cycles": self.hidden + self.waited, "hidden": self.hidden}
@@ -144,7 +146,7 @@ class Links:
         for one in collectives:
             passage = self.sending(one)
             self.unknown |= passage is None
-            self.counts[one, asynchronous] += 1
+            self.counts[replace(one, pairs=()), asynchronous] += 1
             taken.append(passage or Passage(0.0))
         return taken
 

@@ -1,10 +1,10 @@
 """Products of tokens that four devices split, computed while parts of them pass between devices, inside of `Layout.per_device`.
 
 Four chips stand two by two: each has a neighbour along both axes and one device across, whose tokens come by both neighbours.
-So do products: what devices add up goes in halves of its channels along one axis and then the other. All links carry as much as
-for a gather and a scattered sum that are optimal; but XLA:TPU starts permutations ahead, and those it does not. Barriers say
-beside which products a part passes, which XLA's scheduler would find out less well: it takes links for faster than they are
-(libtpu 0.0.42.1, `benchmarks/tpu_steps.py`).
+Sums go the way back, half of their channels along one axis first and half along the other. The links carry what an optimal gather
+or scattered sum has to send; but XLA:TPU starts permutations ahead, and neither of those (libtpu 0.0.42.1,
+`benchmarks/tpu_steps.py`). Barriers say beside which products a part passes: XLA's scheduler takes links for faster than they
+are.
 
 Every token's sum is of the same two pairs of devices, each pair rounded, wherever the token is.
 """
