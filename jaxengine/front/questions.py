@@ -28,6 +28,9 @@ from jaxengine.errors import CheckpointError, EngineDeadError, JaxEngineError
 from jaxengine.front.dispatcher import Tell
 from jaxengine.front.ward import Asked, State, Ward
 
+DROPPED = 2
+"""The level of a sleep without weights."""
+
 
 @dataclass(slots=True, eq=False)
 class _Shared:
@@ -96,8 +99,10 @@ def _remember(ward: Ward, question: Question) -> None:
     match question:
         case Sleep(_, level):
             ward.sleep = max(level, ward.sleep or 0)
-            ward.woken = frozenset()
+            ward.woken = frozenset() if level else ward.woken - {SCHEDULING}
         case Wake(_, tags):
+            if ward.sleep == DROPPED and WEIGHTS in tags:  # they were read again
+                ward.updates = [each for each in ward.updates if isinstance(each.source, str)]
             _wake(ward, frozenset(tags))
         case PauseGeneration():
             ward.paused = True
@@ -107,13 +112,14 @@ def _remember(ward: Ward, question: Question) -> None:
             if not isinstance(source, str):  # the caller may write to them
                 question = replace(question, source={name: np.array(array) for name, array in source.items()})
             ward.updates = [*(each for each in ward.updates if not _replaces(question, each)), question]
-            if ward.sleep == 2:
-                _wake(ward, frozenset({WEIGHTS}))
+            _wake(ward, frozenset({WEIGHTS}))
 
 
 def _wake(ward: Ward, tags: frozenset[str]) -> None:
-    if ward.sleep == 2 and WEIGHTS in tags - ward.woken:
-        ward.updates = [each for each in ward.updates if isinstance(each.source, str)]  # what was dropped is read again
+    if ward.sleep is None:
+        return
+    if ward.sleep == DROPPED and WEIGHTS in tags:
+        ward.sleep = 1  # an engine in its place is not to drop them
     ward.woken |= tags
     needed = {SCHEDULING} if ward.sleep == 0 else {WEIGHTS, KV_CACHE}
     if needed <= ward.woken:
