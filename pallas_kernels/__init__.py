@@ -20,6 +20,7 @@ without them the other backends serve.
 
 from pallas_kernels.adapted_gate import AdaptedMatrix, adapted_gate
 from pallas_kernels.adapter_product import AdapterRows, adapter_product
+from pallas_kernels.argmax import argmax
 from pallas_kernels.channel_scan import channel_scan
 from pallas_kernels.choose_tokens import choose_tokens
 from pallas_kernels.chosen_attention import chosen_attention
@@ -66,6 +67,7 @@ __all__ = [
     "Relative",
     "adapted_gate",
     "adapter_product",
+    "argmax",
     "channel_scan",
     "choose_tokens",
     "chosen_attention",

@@ -16,6 +16,7 @@
     row_attention.h attention within rows, of the same tiles
     sum_norm.h      the layer norm of a sum
     threshold.h     from which value on a row weighs enough
+    argmax.h        which of a row's values is the largest
     zeros.h         zeros that take no memory before they are asked for
     threads.h       how work is given to XLA's threads
     custom_call.h   XLA's calls by its C interface, which compiles faster than XLA's own header
@@ -49,6 +50,7 @@ FOLDER = Path(__file__).parent
     ROW_ATTENTION,
     SUM_NORM,
     THRESHOLD,
+    ARGMAX,
     COPY,
     ZEROS,
     CODED_PRODUCT,
@@ -67,13 +69,14 @@ FOLDER = Path(__file__).parent
     "attention_within_rows",
     "norm_of_sum",
     "threshold_of_rows",
+    "argmax_of_rows",
     "copies_of_arrays",
     "zeros_of_array",
     "product_of_coded",
     "rows_of_coded",
 )
 SOURCES = {
-    "decoder.cc": (PRODUCT, CODED_PRODUCT, CODED_ROWS, ATTENTION, WRITE, THRESHOLD, COPY, ZEROS),
+    "decoder.cc": (PRODUCT, CODED_PRODUCT, CODED_ROWS, ATTENTION, WRITE, THRESHOLD, ARGMAX, COPY, ZEROS),
     "float32.cc": (FLOAT32_PRODUCT, FLOAT32_ATTENTION, FLOAT32_WRITE),
     "int8.cc": (INT8_PRODUCT,),
     "scaled.cc": (SCALED_PRODUCT,),

@@ -1,5 +1,6 @@
 // Custom calls of XLA: all that most models call on a CPU, whose matrices and pages are of bfloat16.
 
+#include "argmax.h"
 #include "attention_call.h"
 #include "coded_call.h"
 #include "product_call.h"
@@ -24,6 +25,19 @@ ffi::Error find_thresholds(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> values,
   of.values = values.typed_data(), of.weights = weighed ? weights.typed_data() : nullptr;
   of.floors = floors.typed_data(), of.targets = targets.typed_data(), of.out = out->typed_data();
   native::find_thresholds(of, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
+  return ffi::Error::Success();
+}
+
+// (values, used) -> out: the number of each row's largest value; rows from `used` on get 0
+ffi::Error find_largest(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> values, ffi::BufferR0<ffi::S32> used,
+                        ffi::ResultBufferR1<ffi::S32> out, float at_most) {
+  const int64_t rows = values.dimensions()[0], kept = native::smaller(native::larger(*used.typed_data(), 0), rows);
+  const native::Argmax of{kept, values.dimensions()[1], values.typed_data(), at_most, out->typed_data()};
+  if (of.size < 1 || of.size > INT32_MAX || out->dimensions()[0] != rows) {
+    return ffi::Error::InvalidArgument("extents of values or out do not fit");
+  }
+  memset(of.out + kept, 0, (rows - kept) * sizeof(int32_t));
+  native::argmax(of, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
   return ffi::Error::Success();
 }
 
@@ -60,6 +74,8 @@ XLA_CUSTOM_CALL(attention_of_rows, native::attend_call<uint16_t>, "scale", "soft
 XLA_CUSTOM_CALL(write_of_tokens, native::write_call<uint16_t>)
 
 XLA_CUSTOM_CALL(threshold_of_rows, find_thresholds)
+
+XLA_CUSTOM_CALL(argmax_of_rows, find_largest, "at_most")
 
 XLA_CUSTOM_CALL(copies_of_arrays, copy)
 

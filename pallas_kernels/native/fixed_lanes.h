@@ -170,10 +170,10 @@ NOT_INLINE void tile_of_lanes(const Product& product, const Scaled& scaled, cons
   UNROLLED for (int r = 0; r < R; ++r) {
     const __m256 lower = _mm256_unpacklo_ps((__m256)totals[r][0], (__m256)totals[r][1]);
     const __m256 upper = _mm256_unpackhi_ps((__m256)totals[r][0], (__m256)totals[r][1]);
-    float results[LANE_OUTPUTS];
-    _mm256_storeu_ps(results, _mm256_permute2f128_ps(lower, upper, 0x20));
-    _mm256_storeu_ps(results + 8, _mm256_permute2f128_ps(lower, upper, 0x31));
-    memcpy(product.out + r * product.outputs + output, results, count * sizeof(float));
+    float some[LANE_OUTPUTS], *const out = product.out + r * product.outputs + output, *const to = count == LANE_OUTPUTS ? out : some;
+    _mm256_storeu_ps(to, _mm256_permute2f128_ps(lower, upper, 0x20));
+    _mm256_storeu_ps(to + 8, _mm256_permute2f128_ps(lower, upper, 0x31));
+    if (to == some) memcpy(out, some, count * sizeof(float));
   }
 }
 

@@ -1,11 +1,13 @@
-// Runs what product.h, coded.h, scaled.h, grouped.h, packed.h, sum_norm.h, threshold.h, write_kv.h, zeros.h and both attentions do on threads of its own, compared with sums in double, for sanitizers to watch.
+// Runs what product.h, coded.h, scaled.h, grouped.h, packed.h, sum_norm.h, threshold.h, argmax.h, write_kv.h, zeros.h and both attentions do on threads of its own, compared with sums in double, for sanitizers to watch.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
 #include <vector>
 
+#include "argmax.h"
 #include "attention.h"
 #include "coded.h"
 #include "grouped.h"
@@ -364,6 +366,26 @@ static int check_rows(int64_t head_size, int64_t heads, int64_t kv_heads, int64_
   return wrong;
 }
 
+static int check_argmax(int64_t size) {
+  const int64_t rows = 5;
+  std::vector<float> values(rows * size);
+  for (auto& value : values) value = as_float(some_bfloat16());
+  for (int64_t i = size; i < 2 * size; ++i) values[i] = NAN;  // nothing is larger than the first
+  values[3 * size - 1] = INFINITY;
+  std::vector<int32_t> out(rows, -1);
+  const Argmax of{rows, size, values.data(), 1e30f, out.data()};
+  std::vector<std::thread> pool;
+  argmax(of, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  for (auto& thread : pool) thread.join();
+  int wrong = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* from = values.data() + row * size;
+    wrong += out[row] != (row == 1 ? 0 : std::max_element(from, from + size) - from);
+  }
+  if (wrong) fprintf(stderr, "largest of %ld: %d wrong\n", long(size), wrong);
+  return wrong;
+}
+
 // Targets that no block's largest value answers, too, and rows of no whole vector.
 static int check_threshold(int64_t size, int32_t target, float floor, bool weighed) {
   const int64_t rows = 3;
@@ -552,6 +574,7 @@ int main() {
     }
   }
   for (int64_t size : {3, 64, 100}) wrong += check_sum_norm(20, size);
+  for (int64_t size : {1, 3, 1000, 150003}) wrong += check_argmax(size);
   for (int64_t size : {3, 1000, 5003}) {
     for (int32_t target : {0, 1, 7, 900, 20000}) {
       for (float floor : {-INFINITY, 0.25f}) wrong += check_threshold(size, target, floor, false) + check_threshold(size, target, floor, true);

@@ -19,6 +19,7 @@ from jaxengine.device.sampling.penalties import add_bias, apply_penalties, count
 from jaxengine.device.sampling.rows import Rows, SampleInputs, Variant, gained, with_earlier, write_back
 from jaxengine.device.sampling.slots import Slots
 from jaxengine.device.sampling.vocabulary import Vocabulary
+from pallas_kernels import argmax
 
 Array = jax.Array
 
@@ -26,10 +27,10 @@ LARGEST_LOGIT = 1e30
 LARGEST_PENALISED_LOGIT = 1e36
 """Logits are cut here, so that an infinite one is a certain token and not a source of NaN, at any temperature."""
 
-CPU_ROWS = {Variant.GREEDY: 1, Variant.FULL: 1}
+CPU_ROWS = {Variant.FULL: 1}
 """Rows per group on CPU: one, so that a row which needs much does not make others pay, nor one request the group's padding, for
 one program with every option samples any number of rows. All give the same to the last bit (`benchmarks/sampler.py` has times by
-sizes)."""
+sizes). Those of greedy programs are sampled at once."""
 TPU_ROWS = {Variant.GREEDY: 256, Variant.FULL: 16}
 """Rows per group on TPU, which bound the workspace."""
 
@@ -96,7 +97,7 @@ def sample(
         slots = replace(slots, counts=counts)
         run = _Sampler(variant, vocabulary, max_logprobs, platform)
         grouped = {
-            name: functools.partial(run.in_groups, most=rows[variant])
+            name: functools.partial(replace(run, platform=name).in_groups, most=rows.get(variant))
             for name, rows in (("cpu", CPU_ROWS), ("tpu", TPU_ROWS))
         }
         if platform is None:
@@ -128,10 +129,10 @@ class _Sampler:
     max_logprobs: int
     platform: str | None
 
-    def in_groups(self, logits: Array, inputs: SampleInputs, slots: Slots, *, most: int) -> SampleOutputs:
-        """Up to `most` rows at a time, as long as there are rows to sample: the rest of the outputs is 0."""
+    def in_groups(self, logits: Array, inputs: SampleInputs, slots: Slots, *, most: int | None) -> SampleOutputs:
+        """Up to `most` rows at a time, as long as there are rows to sample: the rest of the outputs is 0. None: all at once."""
         rows = logits.shape[0]
-        size = math.gcd(rows, most)
+        size = rows if most is None else math.gcd(rows, most)
         if size == rows:
             return self.at_once(logits, inputs, slots)
         by_row = (logits, replace(inputs, count=None))
@@ -148,6 +149,8 @@ class _Sampler:
 
     def at_once(self, logits: Array, inputs: SampleInputs, slots: Slots) -> SampleOutputs:
         logits = logits.astype(jnp.float32)
+        if self.variant is Variant.GREEDY and self.vocabulary.axis is None:
+            return SampleOutputs(argmax(logits, at_most=LARGEST_LOGIT, count=inputs.count, platform=self.platform))
         raw = _clean(logits, at_most=LARGEST_LOGIT)
         if self.variant is Variant.GREEDY:
             return SampleOutputs(self.vocabulary.argmax(raw))
