@@ -31,7 +31,7 @@ def least_loaded(request: Request, loads: Mapping[int, int]) -> int:
 
 
 class Tell(Protocol):
-    """Tells the client what has come of its requests."""
+    """Tells the client what has come of its requests, and how the engine of a ward (the first one) stands."""
 
     def __call__(
         self,
@@ -40,6 +40,7 @@ class Tell(Protocol):
         updates: Sequence[SequenceUpdate] = (),
         failed: Sequence[Failed] = (),
         lost: Sequence[Lost] = (),
+        ward: Ward | None = None,
     ) -> None: ...
 
 

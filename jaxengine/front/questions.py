@@ -82,6 +82,8 @@ class Questions:
                         "the adapter changed while the replicas read it; load it again"
                     )
                 _remember(ward, shared.question)
+                if ward.engine is None:
+                    ward.statistics = ward.standing(ward.statistics)
             shared.waiting.discard(ward.index)
             if not shared.waiting:
                 number = shared.question.number
@@ -90,7 +92,7 @@ class Questions:
                     if shared.error is None
                     else Refused(number, shared.error)
                 )
-                self._tell(replies=[done])
+                self._tell(replies=[done], ward=ward)
 
         return answer
 

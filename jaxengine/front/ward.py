@@ -182,11 +182,15 @@ class Ward:
             asked, self.unsent = [*asked, *self.unsent], []
         for here in (self.entries, self.asked, self.unanswered, self.began):
             here.clear()
-        self.statistics = EngineStatistics(
-            scheduler=NOTHING_YET.scheduler,
+        self.statistics = self.standing(NOTHING_YET)
+        return asked
+
+    def standing(self, counted: EngineStatistics) -> EngineStatistics:
+        """What is told while there is no engine here: what was `counted`, and how the next one will stand."""
+        return EngineStatistics(
+            scheduler=counted.scheduler,
             asleep=self.sleep is not None,
             sleep_level=self.sleep or 0,
             paused=self.paused,
             weight_version=self.updates[-1].version if self.updates else FIRST_VERSION,
         )
-        return asked
