@@ -257,9 +257,9 @@ class Filling:
         return chip
 
     def _slots(self, count: int) -> Sequence[int]:
-        """A prompt's follow each other, rows lie apart; none is one of page 0."""
+        """A prompt's follow each other from the beginning of a page on, rows lie apart; none is one of page 0."""
         context = self.rows.context
-        return [(at + 1) * (context if self.rows.decode else 1) + context for at in range(count)]
+        return [at * (context if self.rows.decode else 1) + context for at in range(count)]
 
     def _sizes(self, groups: int) -> np.ndarray:
         """Rows of each of this device's experts."""
