@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -155,7 +156,7 @@ def answer_of_the_dead(question: Question, cause: Cause) -> Reply:
     """
     if isinstance(question, Reset | Wake | ResumeGeneration):
         return Done(question.number)
-    what = type(question).__name__.lower()
+    what = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(question).__name__).lower()
     return Refused(
         question.number, EngineDeadError(f"the engine died ({cause}) before it had done this ({what}); ask again")
     )

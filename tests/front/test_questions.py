@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxengine.contract.messages import TAGS, Done, PauseGeneration, Question, ResumeGeneration, Sleep, Update, Wake
+from jaxengine.contract.messages import (
+    TAGS,
+    Done,
+    PauseGeneration,
+    Question,
+    Refused,
+    ResumeGeneration,
+    Sleep,
+    Update,
+    Wake,
+)
 from jaxengine.front.questions import Questions, answer_of_the_dead, to_bring_up
 from jaxengine.front.restarts import Restarts
 from jaxengine.front.ward import State, Ward
@@ -94,3 +104,9 @@ def test_what_an_engine_died_over_and_is_so_is_told_of_it(done: Question, undone
         asked.answer(answer_of_the_dead(asked.question, "killed"))
     assert len(told) == 2
     assert (told[-1].paused, told[-1].asleep) == (False, False)
+
+
+def test_what_else_an_engine_died_over_is_refused_by_its_name() -> None:
+    refused = answer_of_the_dead(PauseGeneration(7, "keep"), "killed")
+    assert isinstance(refused, Refused)
+    assert str(refused.error) == "the engine died (killed) before it had done this (pause generation); ask again"
