@@ -11,8 +11,6 @@ import jax
 
 from jaxengine.device.runtime.forward import Call
 
-ROUNDS, MOST_S = 7, 2.0
-
 
 class ProgramTimes:
     """Calls programs by `call` and keeps the seconds of each, by its name: the least, as other work only makes them longer.
@@ -37,9 +35,9 @@ class ProgramTimes:
         self.least[name] = min(self.least.get(name, math.inf), taken)
         return result
 
-    def rounds(self) -> Iterator[int]:
-        """Go through all programs so often, or for about two seconds where nothing else runs and one host is all."""
-        for number in range(ROUNDS):
-            if number * sum(self.least.values()) > MOST_S and jax.process_count() == 1:
+    def rounds(self, count: int, *, most_s: float) -> Iterator[int]:
+        """Go through all programs `count` times, or for about `most_s` seconds where nothing else runs and one host is all."""
+        for number in range(count):
+            if number * sum(self.least.values()) > most_s and jax.process_count() == 1:
                 return
             yield number

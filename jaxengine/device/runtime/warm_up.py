@@ -56,14 +56,14 @@ def warm_up(launcher: Launcher) -> None:
 
 
 def time_steps(launcher: Launcher) -> StepTimes:
-    """What steps of programs that are warm take. Of layers that are alike one is timed.
+    """What steps of programs that are warm take, the least of several times. Of layers that are alike one is timed.
 
-    Of engines with drafts all is timed several times: how many drafts are worth it is decided by small differences.
+    Engines with drafts take more time for it: how many drafts are worth it is decided by small differences.
     """
     space = launcher.space
     times = ProgramTimes(launcher.call, on_threads=space.platform == "cpu" and jax.process_count() == 1)
     layouts = {bucket: space.layout(bucket) for bucket in existing_buckets(launcher)}
-    for again in times.rounds() if space.num_drafts else (0,):
+    for again in times.rounds(7, most_s=2.0) if space.num_drafts else times.rounds(3, most_s=0.5):
         state: Kept | Pooled | None = None
         for number, layout in enumerate(layouts.values()):
             # another layer each time: what a step reads is in no cache

@@ -22,7 +22,7 @@ from jaxengine.host.adapters.slots import AdapterSlots
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.media.encoders import Encoders
 from jaxengine.host.scheduler.acceptance import check_request
-from jaxengine.host.scheduler.assembly import Assembly, assemble
+from jaxengine.host.scheduler.assembly import Assembly, assemble, prompts_fit_alone
 from jaxengine.host.scheduler.changing_masks import changing_masks
 from jaxengine.host.scheduler.counters import Counters
 from jaxengine.host.scheduler.draft_length import DraftLength
@@ -93,7 +93,8 @@ class Scheduler:
         self._counters = Counters()
         self._num_steps = 0
         self._in_flight: deque[tuple[Batch, Assembly]] = deque()
-        self._prompts_first = False
+        self._prompts_crawl = False  # in the last step
+        self._waited = False  # rows that decode, for prompts, in the last step
         most = limits.num_device_drafts
         self.draft_length = DraftLength(most) if most else None
 
@@ -274,15 +275,22 @@ class Scheduler:
             raise RuntimeError(f"schedule() was called with {self.max_in_flight} steps in flight; commit the first")
         self._give_places()
         running = take_turns(self._placement.running, self._turns, number=self._num_steps + 1)
+        self._waited = self._prompts_crawl or (
+            not self._waited
+            and not self._placement.waiting  # with more to come nobody decodes alone in the end
+            and prompts_fit_alone(running, self._grid, self.limits)
+        )
+        if self._waited:
+            self._placement.steady.leave_all()
         step = assemble(
             running,
             self._grid,
             self.limits,
             steady=self._placement.steady,
-            prompts_first=self._prompts_first,
+            prompts_first=self._waited,
             draft_length=self.draft_length,
         )
-        self._prompts_first = step.crawls
+        self._prompts_crawl = step.crawls
         if not step.rows:
             return None
         assert step.bucket is not None
@@ -303,8 +311,6 @@ class Scheduler:
             placement.admit(max_tokens=self.limits.max_num_batched_tokens)
         if self.encoders is not None:
             self._encodings, self._encoded_for = self.encoders.launch()
-        if self._prompts_first:
-            placement.steady.leave_all()
 
     def _batch_of(self, step: Assembly, bucket: Bucket) -> Batch:
         """What the device is told of a step, numbered."""

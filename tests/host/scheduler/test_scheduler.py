@@ -74,6 +74,34 @@ class TestSteps:
         assert batch.bucket == Bucket(4, 4)
         assert [row.num_tokens for row in batch.rows] == [1, 15]
 
+    def test_decoding_rows_wait_for_a_step_in_which_all_prompts_can_be_done(self) -> None:
+        rig = Rig(max_num_batched_tokens=16)
+        rig.add(*(make_request(name, prompt(8, start=at)) for at, name in enumerate("abcd")))
+        steps = [[row.num_tokens for row in batch.rows] for _ in range(3) if (batch := rig.step()) is not None]
+        assert steps == [[8, 8], [8, 8], [1, 1, 1, 1]]
+        rig.run()
+        rig.assert_oracle()
+
+    @pytest.mark.parametrize(("size", "takes"), [(7, [7, 7]), (9, [9, 5])])
+    def test_they_do_not_wait_where_prompts_have_room_beside_them_or_take_more_steps_all_the_same(
+        self, size: int, takes: list[int]
+    ) -> None:
+        rig = Rig(max_num_batched_tokens=16)
+        rig.add(*(make_request(name, prompt(8, start=at)) for at, name in enumerate("ab")))
+        rig.add(*(make_request(name, prompt(size, start=at)) for at, name in enumerate("cd", 2)))
+        rig.step()
+        batch = rig.step()
+        assert batch is not None
+        assert [row.num_tokens for row in batch.rows] == [1, 1, *takes]
+
+    def test_they_wait_for_one_step_only(self) -> None:
+        rig = Rig(max_num_batched_tokens=16, max_num_seqs=8, num_pages=80)
+        rig.add(*(make_request(name, prompt(8, start=at), max_tokens=20) for at, name in enumerate("abcd")))
+        rig.step()
+        rig.add(*(make_request(name, prompt(8, start=at)) for at, name in enumerate("efgh", 4)))
+        steps = [[row.num_tokens for row in batch.rows] for _ in range(2) if (batch := rig.step()) is not None]
+        assert steps == [[8, 8], [1, 1, 1, 1, 8, 4]]
+
     def test_a_sequence_has_one_slot_and_begins_there_once(self) -> None:
         rig = Rig(max_num_seqs=2)
         rig.add(*(make_request(name, prompt(5, start=ord(name)), max_tokens=3) for name in "abc"))
