@@ -97,10 +97,19 @@ class TestSteps:
     def test_they_wait_for_one_step_only(self) -> None:
         rig = Rig(max_num_batched_tokens=16, max_num_seqs=8, num_pages=80)
         rig.add(*(make_request(name, prompt(8, start=at), max_tokens=20) for at, name in enumerate("abcd")))
-        rig.step()
-        rig.add(*(make_request(name, prompt(8, start=at)) for at, name in enumerate("efgh", 4)))
         steps = [[row.num_tokens for row in batch.rows] for _ in range(2) if (batch := rig.step()) is not None]
-        assert steps == [[8, 8], [1, 1, 1, 1, 8, 4]]
+        rig.add(*(make_request(name, prompt(8, start=at)) for at, name in enumerate("ef", 4)))
+        batch = rig.step()
+        assert batch is not None
+        assert [*steps, [row.num_tokens for row in batch.rows]] == [[8, 8], [8, 8], [1, 1, 1, 1, 8, 4]]
+
+    def test_they_do_not_wait_while_more_requests_do(self) -> None:
+        rig = Rig(max_num_batched_tokens=16, max_num_seqs=8, num_pages=80)
+        rig.add(*(make_request(name, prompt(8, start=at)) for at, name in enumerate("abcdef")))
+        rig.step()
+        batch = rig.step()
+        assert batch is not None
+        assert [row.num_tokens for row in batch.rows] == [1, 1, 8, 6]
 
     def test_a_sequence_has_one_slot_and_begins_there_once(self) -> None:
         rig = Rig(max_num_seqs=2)
