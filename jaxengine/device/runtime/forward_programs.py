@@ -187,7 +187,7 @@ def _program(
         kind=ProgramKind.FORWARD,
         donate=(3,) if stage.layers else (),
         weight=bool(stage.layers) * HEAVY + bucket.tokens + layout.wide / 2,
-        facts=_facts(space, layout),
+        facts=_facts(space, layout) | ({"taps": space.taps} if stage.ends else {}),
         nodes=tuple(node for node, there in nodes if there),
         places=bucket.tokens,
     )

@@ -13,6 +13,7 @@ from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
+from jaxengine.device.runtime.forward_programs import forward_programs
 from jaxengine.device.runtime.memory import shard_bytes, shard_shape
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.space import ProgramSpace
@@ -21,6 +22,7 @@ from pallas_kernels.check import pool_moves
 from tests.integration.engines import LLAMA
 from tests.quick import slow_but
 from xla_cache import obtain
+from xla_cache.key import program_key
 
 MANY_PAGES, MANY_SLOTS = 1 << 14, 1 << 12  # none is allocated; what the programs compute in is small beside them
 GRID = Grid([Bucket(1, 1), Bucket(4, 16)])
@@ -47,6 +49,13 @@ def space(dtype: str, *, devices: int = 1) -> ProgramSpace:
         platform="cpu",
         device_layout=layout,
     )
+
+
+def test_what_drafts_read_of_a_pass_is_in_its_key() -> None:
+    found = space("float32")
+    read = [None, (), (0,), (1,)]
+    spaces = [dataclasses.replace(found, taps=taps) for taps in read]
+    assert len({program_key(forward_programs(each, Bucket(1, 1))[-1], {}).digest for each in spaces}) == len(read)
 
 
 @pytest.mark.parametrize("dtype", slow_but(["bfloat16", "float32"], {"bfloat16"}))
