@@ -35,6 +35,8 @@ SETTINGS = ("needs", "seed_high", "seed_low", *(option.name for option in OPTION
 """The columns of `Slots.settings`. Options of type float are there as the bits of a float32."""
 LARGEST = {int: 2**31 - 1, float: float(np.finfo(np.float32).max)}
 """What options are cut to: more tokens than any vocabulary has, and all but infinite."""
+LEAST = float(np.finfo(np.float32).tiny)
+"""What options above zero are raised to: XLA takes less for zero on a CPU, which turns many of them off."""
 
 
 @jax.tree_util.register_dataclass
@@ -102,7 +104,9 @@ def settings_row(spec: SamplingSpec) -> NDArray[np.int32]:
 
 def _bits(option: Option, value: float) -> np.int32:
     value = min(value, LARGEST[option.kind])
-    return np.int32(value) if option.kind is int else np.float32(value).view(np.int32)
+    if option.kind is int:
+        return np.int32(value)
+    return np.float32(max(value, LEAST) if value > 0 else value).view(np.int32)
 
 
 def option_columns(rows: Array) -> dict[str, Array]:

@@ -77,6 +77,7 @@ def test_top_n_sigma_counts_from_the_largest_logit() -> None:
         # A logit and its distance from others are divided by the temperature alike.
         assert kept(logits / np.float32(0.25), Options(0.25, top_n_sigma=deviations)) == expected
     assert kept(np.zeros(5, np.float32), Options(1.0, top_n_sigma=0.5)) == set(range(5))
+    assert kept(logits, Options(1.0, top_n_sigma=1e-44)) == {5}, "the least above zero is not zero"
 
 
 @pytest.mark.parametrize(("scale", "vocab"), [(1.0, 151_936), (20.0, 262_144), (1e35, 67), (1e-5, 1000)])
