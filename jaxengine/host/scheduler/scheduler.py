@@ -278,6 +278,7 @@ class Scheduler:
         self._waited = self._prompts_crawl or (
             not self._waited
             and not self._placement.waiting  # with more to come nobody decodes alone in the end
+            and len(self._placement.steady.rows) < len(running)  # else nobody has a prompt, as in most steps
             and prompts_fit_alone(running, self._grid, self.limits)
         )
         if self._waited:
