@@ -109,7 +109,7 @@ class ModelConfig:
     )
     code_weights: str = option(
         "auto",
-        "on a CPU that multiplies bfloat16 in pairs (AVX-512 BF16), keep matrices of bfloat16 in 12 bits a number, without loss: "
+        "on a CPU with AVX-512, keep matrices of bfloat16 in 12 bits a number, without loss: "
         "answers are the same to the last bit, and steps of few sequences, which wait for memory, read a quarter less; auto does "
         "so where max_num_seqs is 64 or less",
         choices=("auto", "always", "never"),

@@ -27,8 +27,8 @@ MIN_WEIGHT_BYTES = 64 << 20
 """Of a model whose own products pay for being built once."""
 
 
-CODED_NEEDS = frozenset({"__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__", "__AVX512BF16__"})
-"""What a compiler says of a machine for which coded matrices are multiplied: pairs of bfloat16 (`float_tile.h`)."""
+CODED_NEEDS = frozenset({"__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__"})
+"""What a compiler says of a machine for which coded matrices are multiplied: vectors of 64 bytes (`float_tile.h`)."""
 
 
 class NativeLibraries:

@@ -82,7 +82,7 @@ def prepare(
         model = model.calling(native, codes=_codes(config, limits) and multiplies_coded(native))
     if config.model.code_weights == "always" and not model.codes:
         raise ConfigError(
-            "code_weights is always, and no matrix can be kept in 12 bits: that takes one CPU device with AVX-512 BF16, a C++ "
+            "code_weights is always, and no matrix can be kept in 12 bits: that takes one CPU device with AVX-512, a C++ "
             f"compiler and a cache directory, and a model in bfloat16 of {MIN_WEIGHT_BYTES >> 20} MiB or more, "
             "with plain matrices, without adapters or a draft; use auto or never"
         )

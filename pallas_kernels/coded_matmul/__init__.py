@@ -55,7 +55,7 @@ def coded_matmul(
         platform: of the compile target, for `auto`.
 
     Returns:
-        float32 `[N, O_n]` of each, with `native` to the last bit what the same backend of `matmul` gives.
+        float32 `[N, O_n]` of each, with `native` to the last bit what the same backend of `matmul` gives (NaN where that does).
 
     Raises:
         ValueError: arguments that do not fit together, or an unknown backend.

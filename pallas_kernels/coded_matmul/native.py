@@ -1,4 +1,4 @@
-"""Products with coded matrices in C++ on a CPU that multiplies pairs of bfloat16 (`pallas_kernels/native/coded.h`)."""
+"""Products with coded matrices in C++ on a CPU with AVX-512 (`pallas_kernels/native/coded.h`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from pallas_kernels import native
 from pallas_kernels.coded_matmul import HEAD
+from pallas_kernels.matmul.native import scratch_bytes
 
 
 def supports(*args: Any, **options: Any) -> str | None:
@@ -19,10 +20,14 @@ def supports(*args: Any, **options: Any) -> str | None:
 
 def coded_matmul(x: jax.Array, matrices: Sequence[jax.Array], *, used: jax.Array | None) -> tuple[jax.Array, ...]:
     """See the op's contract."""
-    results = tuple(jax.ShapeDtypeStruct((len(x), len(matrix)), jnp.float32) for matrix in matrices)
+    rows, inputs = x.shape
+    results = (
+        *(jax.ShapeDtypeStruct((rows, len(matrix)), jnp.float32) for matrix in matrices),
+        jax.ShapeDtypeStruct((scratch_bytes(rows, inputs, x.dtype),), jnp.uint8),
+    )
     call: Any = jax.ffi.ffi_call(native.call_name(native.CODED_PRODUCT) or "", results)
-    products: tuple[jax.Array, ...] = tuple(call(x, jnp.int32(len(x)) if used is None else used, *matrices))
-    return products
+    *products, _ = call(x, jnp.int32(rows) if used is None else used, *matrices)
+    return tuple(products)
 
 
 def coded_rows(numbers: jax.Array, matrix: jax.Array) -> jax.Array:

@@ -9,7 +9,8 @@
                     rows, `fixed_panel.h` of many
     panel_sums.h    their sums, of integers
     factors.h       scales and zeros of groups as they are kept; `factor_types.h` has what XLA calls their types
-    coded.h         products with matrices of bfloat16 kept in 12 bits (`coding.h`); `coder.cc` makes these, and has no calls
+    coded.h         products with matrices of bfloat16 kept in 12 bits (`coding.h`), which `decoding.h` reads: `coded_pairs.h`
+                    where there are instructions for pairs, else `coded_floats.h`; `coder.cc` makes these, and has no calls
     grouped.h       the same by groups of rows, each with a matrix of its own; `panel.h` and `panel_tile.h` have its blocks
     attention.h     attention over pages; `write_kv.h` what new tokens write there
     packed.h        products with matrices that were packed as they were loaded; `lane_tile.h` has their tiles

@@ -6,16 +6,22 @@
 
 namespace native {
 
-// Rows of one tile, of `tile_rows` at most where they may be `WIDE`.
-template <typename Value, bool WIDE = false>
-static void prepare_floats(const Product& product, int64_t part) {
-  const Split rows(product.rows, WIDE ? tile_rows(product.rows) : ROWS);
+// Rows of one tile, of `most` at most.
+template <typename Value>
+static void prepare_tile(const Product& product, int64_t most, int64_t part) {
+  const Split rows(product.rows, most);
   const int64_t step = block_of(product.inputs, BLOCK), row = rows.start(part), count = rows.size(part);
   for (int64_t block = 0; block < product.inputs; block += step) {
     const int64_t inputs = smaller(step, product.inputs - block);
     const Value* from = static_cast<const Value*>(product.x) + row * product.inputs + block;
     pack(from, product.inputs, count, inputs, product.prepared_block(block) + row * padded(inputs), count);
   }
+}
+
+// The same, of `tile_rows` where they may be `WIDE`.
+template <typename Value, bool WIDE = false>
+static void prepare_floats(const Product& product, int64_t part) {
+  prepare_tile<Value>(product, WIDE ? tile_rows(product.rows) : ROWS, part);
 }
 
 // Outputs [first, last) of all rows.

@@ -21,7 +21,7 @@ from xla_cache.library import find_compiler
 
 pytestmark = [
     pytest.mark.usefixtures("native", "any_size", "quick_engines"),
-    pytest.mark.skipif(not find_compiler().macros >= CODED_NEEDS, reason="no instructions for pairs of bfloat16 here"),
+    pytest.mark.skipif(not find_compiler().macros >= CODED_NEEDS, reason="no AVX-512 here"),
 ]
 
 PROMPTS = [[5, 6, 7], list(range(3, 40)), [9] * 17, [11]]

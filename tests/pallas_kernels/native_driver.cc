@@ -473,7 +473,7 @@ static int check_tasks(int64_t count, int64_t threads, bool late) {
   return wrong;
 }
 
-#if BFLOAT16_PAIRS
+#if WIDTH == 16
 // Rows of any bits come back, and products have the bits of the plain matrix.
 static int check_coded(int64_t rows, int64_t inputs, int64_t outputs, int64_t threads) {
   std::vector<uint16_t> x(rows * inputs), plain(outputs * inputs), coded(outputs * (inputs + sizeof(Head) / 2)), again(inputs);
@@ -499,7 +499,8 @@ static int check_coded(int64_t rows, int64_t inputs, int64_t outputs, int64_t th
   const uint16_t* last = plain.data() + (outputs - 1) * inputs;
   wrong += memcmp(taken.data(), plain.data(), inputs * sizeof(uint16_t)) != 0;
   wrong += memcmp(taken.data() + 2 * inputs, last, inputs * sizeof(uint16_t)) != 0;
-  Product product{Kind::bfloat16, rows, inputs, outputs, x.data(), plain.data(), nullptr, wanted.data(), nullptr};
+  std::vector<uint8_t> scratch(prepared_bytes(Kind::bfloat16, rows, inputs));
+  Product product{Kind::bfloat16, rows, inputs, outputs, x.data(), plain.data(), nullptr, wanted.data(), scratch.data()};
   multiply<Kind::bfloat16>(&product, 1, threads, schedule);
   product.weight = coded.data(), product.out = found.data();
   multiply_coded(&product, 1, threads, schedule);
@@ -512,8 +513,8 @@ static int check_coded(int64_t rows, int64_t inputs, int64_t outputs, int64_t th
 
 int main() {
   int wrong = 0;
-#if BFLOAT16_PAIRS
-  for (int64_t rows : {1, 4, 5, 8, 9, 16, 17, 70}) {
+#if WIDTH == 16
+  for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 36, 37, 70}) {
     for (int64_t inputs : {128, 1664}) {
       for (int64_t outputs : {1, 70}) wrong += check_coded(rows, inputs, outputs, 3);
     }
