@@ -201,10 +201,12 @@ class SamplingParams(SamplingOptions):
             raise RequestError.of(
                 "logit_bias", f"has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS} are allowed"
             )
-        # JSON has no integer keys, so digits will do.
-        tokens = [int(key) if isinstance(key, str) and key.isdecimal() else key for key in self.logit_bias]
+        # JSON has no integer keys, so digits will do. Python makes no number of very many.
+        tokens = [
+            int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 20 else key for key in self.logit_bias
+        ]
         if wrong := [key for key in tokens if not isinstance(key, int) or isinstance(key, bool) or key < 0]:
-            shown = ", ".join(map(repr, wrong[:5]))
+            shown = ", ".join(repr(key)[:40] for key in wrong[:5])
             raise RequestError.of("logit_bias", f"keys must be integers of at least 0, got {shown}")
         bias: dict[int, float] = {}
         for token, amount in zip(tokens, self.logit_bias.values(), strict=True):

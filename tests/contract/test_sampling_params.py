@@ -82,6 +82,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("logit_bias", {1.5: 1.0}, "keys must be integers of at least 0, got 1.5"),
     ("logit_bias", {-1: 1.0}, "keys must be integers of at least 0, got -1"),
     ("logit_bias", {"x": 1.0, "7": 1.0, "y": 1.0}, "keys must be integers of at least 0, got 'x', 'y'"),
+    ("logit_bias", {"9" * 5000: 1.0}, "keys must be integers of at least 0, got '9999"),
     ("logit_bias", {5: "much"}, "token 5 must be a number (cut to [-100, 100]), got 'much'"),
     ("logit_bias", {5: math.nan}, "token 5 must be a number (cut to [-100, 100]), got nan"),
     ("logit_bias", dict.fromkeys(range(1025), 1.0), "has 1025 entries; at most 1024 are allowed"),

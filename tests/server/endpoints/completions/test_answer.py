@@ -253,6 +253,7 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"stop": [""]}, "non-empty strings", "stop"),
     ({"logit_bias": {"999999": 1}}, "out of vocabulary", "logit_bias"),
     ({"logit_bias": {"x": 1}}, "logit_bias", "logit_bias"),
+    ({"logit_bias": {"9" * 5000: 1}}, "keys must be integers of at least 0, got '9999", "logit_bias"),
     ({"allowed_token_ids": []}, "must not be empty", "allowed_token_ids"),
     ({"stream_options": {"include_usage": True}}, "stream_options needs stream=true", "stream_options"),
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs needs stream=false", "prompt_logprobs"),
