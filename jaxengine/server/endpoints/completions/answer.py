@@ -154,7 +154,9 @@ class _Choice:
         self.began = False
         self._versions = TokenVersions()
         as_ids = bool(body.return_tokens_as_token_ids) or service.options.api.return_tokens_as_token_ids
-        writer = CompletionLogprobsWriter(as_ids=as_ids, offsets=TextOffsets.of(request, service.tokenizer))
+        writer = CompletionLogprobsWriter(
+            as_ids=as_ids, offsets=TextOffsets.of(request, service.tokenizer, echo=bool(body.echo))
+        )
         self._writer = None if body.logprobs is None else writer
 
     async def build(self, completion: CompletionOutput, known: PromptScores, slices: Slices) -> CompletionChoice | None:

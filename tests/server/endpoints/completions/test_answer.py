@@ -163,6 +163,19 @@ def test_text_offsets_point_into_the_text(server: Live) -> None:
     assert offsets == sorted(offsets)
 
 
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("prompt", [PROMPT, "<s>Once</s> upon"])
+def test_text_offsets_of_an_echo_are_those_of_what_was_written(server: Live, prompt: str, skip: bool) -> None:
+    """The token that the tokenizer puts before it is not in it; special ones that were written are, skipped or not."""
+    body = {"prompt": prompt, "echo": True, "logprobs": 0, "skip_special_tokens": skip, **GREEDY}
+    [choice] = complete(server, **body)["choices"]
+    offsets, tokens = choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"]
+    count = len(TOKENIZER.encode(prompt))
+    assert (tokens[0], offsets[0], offsets[1], offsets[count]) == ("<s>", 0, 0, len(prompt))
+    for offset, token in zip(offsets[1:count], tokens[1:count], strict=True):
+        assert choice["text"][offset:].startswith(token)
+
+
 def test_text_offsets_behind_bytes_that_are_no_characters(server: Live) -> None:
     body = {"prompt": PROMPT, "temperature": 1.0, "seed": 11, "max_tokens": 60, "ignore_eos": True, "logprobs": 0}
     [choice] = complete(server, **body)["choices"]
