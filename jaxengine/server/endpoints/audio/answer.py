@@ -201,7 +201,7 @@ class SpeechAnswer:
         )
 
     async def events(self, stream: OutputStream[Any]) -> AsyncIterator[bytes]:
-        """Chunks of the text in its order, as vLLM names them."""
+        """Chunks of the text in its order, as vLLM names them, up to the end or to a piece that was aborted or failed."""
         kind = "transcription" if self._task == "transcribe" else "translation"
         head = {
             "id": self._service.response_id("trsc" if kind == "transcription" else "trsl", self._body.request_id),
@@ -210,7 +210,7 @@ class SpeechAnswer:
             "model": self._service.answered_by(self._body.model),
         }
         waiting: dict[int, list[CompletionOutput]] = {number: [] for number in range(len(self._pieces))}
-        usage, told, count = self._usage(), 0, 0
+        usage, told, count, lost = self._usage(), 0, 0, False
         joining = Joining(self._between)
         with stream:
             async for several in stream:
@@ -221,12 +221,10 @@ class SpeechAnswer:
                     for part in parts:
                         count += len(part.token_ids)
                         text = joining.take(part.text)
-                        choice: dict[str, Any] = {
-                            "delta": {"content": text},
-                            "finish_reason": None,
-                            "stop_reason": None,
-                        }
-                        last = part.finished and told == len(self._pieces) - 1
+                        choice: dict[str, Any]
+                        choice = {"delta": {"content": text}, "finish_reason": None, "stop_reason": None}
+                        lost = part.finish_reason in ("abort", "error")
+                        last = lost or (part.finished and told == len(self._pieces) - 1)
                         if last:
                             choice |= {"finish_reason": part.finish_reason, "stop_reason": part.stop_reason}
                         chunk: dict[str, Any] = {**head, "choices": [choice]}
@@ -234,10 +232,12 @@ class SpeechAnswer:
                             chunk["usage"] = self._counted(count)
                         if text or last:
                             yield event(chunk)
-                    if not parts or not parts[-1].finished:
+                    if not parts or not parts[-1].finished or lost:
                         break
                     told += 1
                     joining.end()
+                if lost:  # what is behind the hole need not be computed
+                    break
         if self._body.stream_include_usage:
             yield event({**head, "choices": [], "usage": {**self._counted(count), **usage}})
 
