@@ -70,8 +70,12 @@ def in_words(k: jax.Array, v: jax.Array, lanes: int) -> jax.Array:
 
     A word of a tile holds two neighbouring channels of a token. Made like this, no value changes its place on the way.
     """
-    key, value = (lax.bitcast_convert_type(x.astype(jnp.bfloat16), jnp.uint16).astype(jnp.uint32) for x in (k, v))
-    return jnp.pad(key | value << 16, ((0, 0), (0, 0), (0, lanes - k.shape[2])))
+    count, heads, size = k.shape
+    # One head's words are made without an axis of heads, with which XLA may lay each token in a tile of its own.
+    parts = (x.reshape(count, size) if heads == 1 else x for x in (k, v))
+    key, value = (lax.bitcast_convert_type(x.astype(jnp.bfloat16), jnp.uint16).astype(jnp.uint32) for x in parts)
+    words = key | value << 16
+    return jnp.pad(words, (*[(0, 0)] * (words.ndim - 1), (0, lanes - size))).reshape(count, heads, lanes)
 
 
 def _simulated() -> bool:

@@ -81,6 +81,19 @@ def test_weighted_rows_are_added_where_they_belong(backend: str, dtype: str) -> 
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("shape", [(32, 4096), (512, 512)])
+def test_sums_that_fill_blocks_are_added_in_place(shape: tuple[int, int]) -> None:
+    """Several blocks of columns, or of rows, none of which goes back before all are read."""
+    rng = np.random.default_rng(0)
+    places = np.array([*range(14), 3, 17], np.int32)
+    sums, rows = rng.normal(size=shape).astype(np.float32), rng.normal(size=(16, shape[1])).astype(jnp.bfloat16)
+    with checked_tpu():
+        found = np.asarray(sum_rows(sums, rows, places, np.ones(16, np.float32), backend="tpu"))
+    expected = sums.copy()
+    np.add.at(expected, places, rows.astype(np.float32))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_a_sum_in_the_kernel_does_not_depend_on_rows_beside() -> None:
     rng = np.random.default_rng(0)

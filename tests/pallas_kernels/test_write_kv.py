@@ -146,11 +146,12 @@ def test_arguments_that_do_not_fit_name_the_axis(change: dict[str, tuple[int, ..
 
 
 @pytest.mark.parametrize("head_size", [128, 64])
-def test_words_hold_keys_and_values_as_neighbouring_channels(head_size: int) -> None:
+@pytest.mark.parametrize("heads", [1, 3])
+def test_words_hold_keys_and_values_as_neighbouring_channels(heads: int, head_size: int) -> None:
     """Heads that are smaller than a vector are padded."""
-    values = np.random.default_rng(0).normal(size=(2, 5, 3, head_size))
+    values = np.random.default_rng(0).normal(size=(2, 5, heads, head_size))
     k, v = (jnp.asarray(values[at], jnp.bfloat16) for at in range(2))
     words = np.asarray(in_words(k, v, 128))
-    joined = np.asarray(join_heads(k, v, channels=6, lanes=128)).view(np.uint16).astype(np.uint32)
+    joined = np.asarray(join_heads(k, v, channels=2 * heads, lanes=128)).view(np.uint16).astype(np.uint32)
     np.testing.assert_array_equal(words & 0xFFFF, joined[:, 0::2])
     np.testing.assert_array_equal(words >> 16, joined[:, 1::2])

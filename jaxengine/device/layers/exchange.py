@@ -12,21 +12,31 @@ from typing import Any
 
 import jax
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 ONE_STEP = 8
 """Devices."""
 
 
-def scatter_sum(x: jax.Array, across: tuple[str, ...]) -> jax.Array:
-    """The sum of all devices' `x [N, ...]`, of which each gets its own part of `N`."""
+def scatter_sum(x: jax.Array, across: tuple[str, ...], *, turned: bool = False) -> jax.Array:
+    """The sum of all devices' `x [N, ...]`, of which each gets its own part of `N`.
+
+    `turned`: XLA lays `x [N, E]` out with tokens next to each other, which is how it is sent then.
+    """
     grid = _grid(across)
     if grid is None:
-        return lax.psum_scatter(x, across, scatter_dimension=0, tiled=True)
+        own = lax.psum_scatter(_laid(x, 1, 0) if turned else x, across, scatter_dimension=0, tiled=True)
+        return _laid(_laid(own, 1, 0) if turned else own, *range(own.ndim))
     axis, rows, columns = grid
     x = x.reshape(len(rows), len(columns), -1, *x.shape[1:])
     for groups in (columns, rows):
         x = lax.psum_scatter(x, axis, scatter_dimension=0, axis_index_groups=groups)
     return x
+
+
+def _laid(x: jax.Array, *order: int) -> jax.Array:
+    """`x` with its axes in this order in memory, the last one's neighbours next to each other."""
+    return with_layout_constraint(x, Layout(order))
 
 
 def gather(x: jax.Array, across: tuple[str, ...]) -> jax.Array:

@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 from jaxengine.device.layers.collective_matmul import MANY_ROWS, SQUARE, by_distance, multiply_scattered
 from jaxengine.device.layers.exchange import gather, scatter_sum
 from jaxengine.errors import ConfigError
+from pallas_kernels.storage import LANES
 
 DATA, EXPERT, TENSOR = "data", "expert", "tensor"
 """The axes of a mesh, outermost first. Others may stand before them: nothing is split over an axis that no rule names."""
@@ -234,7 +235,7 @@ class Layout:
         def of_device(x: jax.Array, weight: jax.Array) -> jax.Array:
             if square is not None:
                 return multiply_scattered(by_distance(x, square), lambda part: product(part, weight), square)
-            return scatter_sum(product(x, weight), self.across(axis))
+            return scatter_sum(product(x, weight), self.across(axis), turned=len(weight) % LANES != 0)
 
         sums: jax.Array = self.per_device(
             of_device, inputs=(("tokens", axis), ("embed", axis)), outputs=("split_tokens", "embed")

@@ -15,14 +15,14 @@ DEVICES, TOKENS, WIDTH = 8, 24, 3
 
 
 @pytest.mark.parametrize("expert_parallel", [False, True])
-@pytest.mark.parametrize("one_step", [8, 4])
-def test_a_device_gets_the_sum_of_its_own_tokens(monkeypatch, one_step, expert_parallel):
+@pytest.mark.parametrize(("one_step", "turned"), [(8, False), (8, True), (4, False)])
+def test_a_device_gets_the_sum_of_its_own_tokens(monkeypatch, one_step, turned, expert_parallel):
     monkeypatch.setattr(exchange, "ONE_STEP", one_step)
     layout = share_layers(jax.devices()[:DEVICES], expert_parallel=expert_parallel)
     across = layout.across("split_tokens")
     given = np.random.default_rng(0).integers(-9, 9, (DEVICES, TOKENS, WIDTH)).astype(np.float32)
     add = layout.per_device(
-        lambda x: scatter_sum(x[0], across),
+        lambda x: scatter_sum(x[0], across, turned=turned),
         inputs=(("split_tokens", "tokens", "embed"),),
         outputs=("split_tokens", "embed"),
     )
