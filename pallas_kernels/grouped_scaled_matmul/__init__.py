@@ -12,8 +12,8 @@ from pallas_kernels.scaled_matmul import check_groups, numbers_to_a_byte
 
 OP = Op(
     "grouped_scaled_matmul",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "gpu", "cpu", "native", "tpu")},
-    preferred={"gpu": ("gpu",), "cpu": ("native", "cpu"), "tpu": ("tpu",)},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "gpu", "gpu_dense", "cpu", "native", "tpu")},
+    preferred={"gpu": ("gpu_dense", "gpu"), "cpu": ("native", "cpu"), "tpu": ("tpu",)},
     portable="xla",
 )
 

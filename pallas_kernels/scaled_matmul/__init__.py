@@ -17,9 +17,9 @@ OP = Op(
     "scaled_matmul",
     backends={
         name: f"{__name__}.{name}"
-        for name in ("reference", "xla", "gpu", "cpu", "native", "spread", "tpu", "tpu_float8")
+        for name in ("reference", "xla", "gpu", "gpu_dense", "cpu", "native", "spread", "tpu", "tpu_float8")
     },
-    preferred={"gpu": ("gpu",), "cpu": ("native", "cpu"), "tpu": ("tpu", "tpu_float8", "spread")},
+    preferred={"gpu": ("gpu", "gpu_dense"), "cpu": ("native", "cpu"), "tpu": ("tpu", "tpu_float8", "spread")},
     portable="xla",
 )
 
@@ -30,7 +30,7 @@ EACH = Op(
     portable="apart",
 )
 
-ROUNDING = ("tpu",)
+ROUNDING = ("tpu", "gpu_dense")
 """Backends that round results themselves; those of others are rounded behind them."""
 
 WEIGHTS = tuple(map(jnp.dtype, (jnp.uint8, jnp.int8, jnp.float8_e4m3fn, jnp.float8_e5m2)))
@@ -121,6 +121,7 @@ def scaled_matmul_each(
     round_rows: bool = False,
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
     used: jax.Array | None = None,
+    result: DTypeLike = jnp.float32,
     backend: str = AUTO,
     platform: str | None = None,
 ) -> tuple[jax.Array, ...]:
@@ -146,6 +147,7 @@ def scaled_matmul_each(
         round_rows=round_rows,
         precision=precision,
         used=used,
+        result=result,
         platform=platform,
     )
     return results

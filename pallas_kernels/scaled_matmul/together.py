@@ -42,7 +42,9 @@ def scaled_matmul_each(
     compute: DTypeLike,
     pairs: str,
     used: jax.Array | None,
+    result: DTypeLike,
     **options: Any,
 ) -> tuple[jax.Array, ...]:
     """See the op's contract."""
-    return native.products(x, weights, scales, zeros, group=group, compute=compute, pairs=pairs, used=used)
+    products = native.products(x, weights, scales, zeros, group=group, compute=compute, pairs=pairs, used=used)
+    return tuple(product.astype(result) for product in products)

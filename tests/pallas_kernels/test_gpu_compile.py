@@ -172,3 +172,26 @@ def test_scaled_products_compile(target: str, rows: int, dtype: Any, pairs: str,
             multiply = functools.partial(grouped_scaled_matmul, group=by, **options)
             traced = jax.jit(multiply).trace(*experts, of_experts, None if zero is None else of_experts)
             assert TRITON in traced.lower(lowering_platforms=("cuda",)).compile().as_text()
+
+
+@pytest.mark.gpu_compile
+@pytest.mark.skipif(gpu_targets.missing() is not None, reason=f"needs {gpu_targets.missing()}")
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+@pytest.mark.parametrize("target", ["a100", "h200"])
+def test_matrices_made_dense_compile(target: str) -> None:
+    """Prompts of Llama-3.1-8B in int4 with zeros, and of gpt-oss-20b's experts, whose sizes no tile divides."""
+    mesh = Mesh(np.asarray(gpu_targets.devices(target, 1)), ("tensor",))
+
+    def struct(*shape: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+
+    options = {"compute": jnp.bfloat16, "backend": "gpu_dense"}
+    scales = struct(32, 6144)
+    experts = [struct(8192, 2880), struct(32, 1440, 2880, dtype=jnp.uint8), struct(32, dtype=jnp.int32)]
+    with jax.set_mesh(mesh):
+        multiply = functools.partial(scaled_matmul, group=128, result=jnp.bfloat16, **options)
+        traced = jax.jit(multiply).trace(struct(2048, 4096), struct(3072, 4096, dtype=jnp.uint8), scales, scales)
+        assert TRITON in traced.lower(lowering_platforms=("cuda",)).compile().as_text()
+        multiply = functools.partial(grouped_scaled_matmul, group=32, pairs="float4_e2m1fn", **options)
+        traced = jax.jit(multiply).trace(*experts, struct(32, 90, 2880))
+        assert TRITON in traced.lower(lowering_platforms=("cuda",)).compile().as_text()

@@ -19,10 +19,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pallas_kernels import grouped_scaled_matmul, scaled_matmul
 from pallas_kernels.check import devices
 from pallas_kernels.dispatch import KernelUnsupported
+from pallas_kernels.gpu.dense import make_dense
 from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.grouped_scaled_matmul import OP as GROUPED
 from pallas_kernels.grouped_scaled_matmul import tpu_float4, tpu_order
 from pallas_kernels.scaled_matmul import OP, tpu_float8, tpu_numbers
+from pallas_kernels.scaled_matmul.dense import dense
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
 from pallas_kernels.tpu.chip import Chip
 from tests.pallas_kernels.simulation import checked_tpu
@@ -34,7 +36,7 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 def backends(op):
     """Those that run here as they are; `native` has a file of its own."""
-    return [name for name in op.backends if name not in ("reference", "gpu", "tpu", "tpu_float8", "native")]
+    return [name for name in op.backends if name.partition("_")[0] not in ("reference", "gpu", "tpu", "native")]
 
 
 def tolerance(case: ScaledCase) -> dict[str, float]:
@@ -168,6 +170,74 @@ def test_the_gpu_kernels_multiply_alike(product: tuple[Any, ScaledCase]) -> None
         compare_on_a_gpu(case, op)
 
 
+MADE_DENSE = [case for case in GPU_CASES if case.group < case.inputs]
+PROMPT = dataclasses.replace(
+    next(case for case in KERNEL_CASES if case.name == "float4 of a prompt"), sizes=(300, 0, 121), behind=3
+)
+
+
+def compare_dense(case: ScaledCase) -> None:
+    """A matrix made dense on a GPU is that of `dense.py` to the last bit, whichever axis its inputs are."""
+    options = case.options()
+    group, pairs = options["group"], options.get("pairs", "int4")
+    for given, inputs in ((case.arguments(), 1), (case.grouped_arguments(), 0)):
+        _, kept, *of_groups = given if inputs else (given[0], given[1], *given[3:])
+        kept, scales, *zeros = (array if array.ndim == 3 else array[None] for array in (kept, *of_groups))
+        zero = zeros[0] if zeros else None
+        found = make_dense(kept, scales, zero, group=group, pairs=pairs, inputs=inputs)
+        for which in range(len(kept)):
+            expected = dense(
+                kept[which],
+                scales[which],
+                None if zero is None else zero[which],
+                group=group,
+                compute=jnp.bfloat16,
+                pairs=pairs,
+                inputs=inputs,
+            )
+            np.testing.assert_array_equal(np.asarray(found[which]), np.asarray(expected))
+
+
+def compare_made_dense(case: ScaledCase, op: Any) -> None:
+    given = case.grouped_arguments() if op is grouped_scaled_matmul else case.arguments()
+    multiply = functools.partial(op, **case.options())
+    found = np.asarray(jax.jit(functools.partial(multiply, backend="gpu_dense"))(*given))
+    real = slice(sum(case.sizes) if op is grouped_scaled_matmul else None)
+    expected = np.asarray(at_once(multiply, *given, backend="reference"))[real]
+    np.testing.assert_allclose(found[real], expected, rtol=0.01, atol=0.01 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "case",
+    rare_but(MADE_DENSE, [case for case in MADE_DENSE if case.name in ("int4, zeros", "float4", "bytes")]),
+    ids=str,
+)
+def test_matrices_are_made_dense_for_a_gpu_to_the_last_bit(case: ScaledCase) -> None:
+    with interpreted_gpu():
+        compare_dense(case)
+
+
+@pytest.mark.parametrize("op", [scaled_matmul, grouped_scaled_matmul], ids=lambda op: op.__name__)
+def test_products_of_matrices_made_dense_for_a_gpu(op: Any) -> None:
+    with interpreted_gpu():
+        compare_made_dense(PROMPT, op)
+
+
+def test_what_is_not_made_dense_on_a_gpu() -> None:
+    few, whole = dataclasses.replace(PROMPT, sizes=(300, 0, 80)), KERNEL_CASES[0]
+    whole = dataclasses.replace(whole, group=whole.inputs)
+    with interpreted_gpu():
+        for case, op, reason in (
+            (few, grouped_scaled_matmul, "127 rows to a matrix"),
+            (dataclasses.replace(PROMPT, weight="int8"), grouped_scaled_matmul, "takes little to multiply"),
+            (whole, scaled_matmul, "a scale for each output alone"),
+            (dataclasses.replace(PROMPT, compute="float32"), scaled_matmul, "makes matrices of bfloat16"),
+        ):
+            given = case.grouped_arguments() if op is grouped_scaled_matmul else case.arguments()
+            with pytest.raises(KernelUnsupported, match=reason):
+                op(*given, **case.options(), backend="gpu_dense")
+
+
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11
 @pytest.mark.parametrize("op", list(OFTEN_ON_GPUS), ids=lambda op: op.__name__)
@@ -177,6 +247,17 @@ def test_a_gpu_multiplies_alike(case: ScaledCase, op: Any) -> None:
     if jax.default_backend() != "gpu":
         pytest.skip("needs a GPU, and JAX_PLATFORMS=cuda,cpu")
     compare_on_a_gpu(case, op)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11
+@pytest.mark.parametrize("case", MADE_DENSE, ids=str)
+def test_a_gpu_makes_matrices_dense(case: ScaledCase) -> None:
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs a GPU, and JAX_PLATFORMS=cuda,cpu")
+    compare_dense(case)
+    for op in (scaled_matmul, grouped_scaled_matmul):
+        compare_made_dense(PROMPT, op)
 
 
 @pytest.mark.parametrize(

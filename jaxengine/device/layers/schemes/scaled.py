@@ -121,7 +121,7 @@ class Scaled(Numbers):
                 zeros,
                 group=min(group, x.shape[-1]),
                 used=None if layout.parallel else used,
-                result=dtype if across and not apart else jnp.float32,
+                result=jnp.float32 if apart or (self._has_factor and not across) else dtype,
                 **self._options(context),
             )
             if apart:
@@ -155,6 +155,7 @@ class Scaled(Numbers):
             [each.get(ZERO) for each in arrays],
             group=self._group(x.shape[-1]),
             used=used,
+            result=jnp.float32 if self._has_factor else dtype,
             **self._options(matrices[0].context),
         )
         return tuple(_times(product, each).astype(dtype) for product, each in zip(products, arrays, strict=True))
