@@ -22,7 +22,7 @@ from pallas_kernels.gpu.scaled import load, load_factors
 from pallas_kernels.scaled_matmul import numbers_to_a_byte
 
 ROWS, COLUMNS = 16, 256
-"""Bytes that a program reads: a row of them is a whole cache line of numbers, and each thread has four next to each other."""
+"""Bytes that a program reads, of which each thread has 16 at a time, as it writes 16 of numbers."""
 
 
 def make_dense(

@@ -31,7 +31,7 @@ def supports(
     zeros: Any,
     *,
     compute: DTypeLike,
-    rows: Any,
+    rows: Any = None,
     **options: Any,
 ) -> str | None:
     """None, or why not."""

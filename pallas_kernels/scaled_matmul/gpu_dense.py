@@ -46,6 +46,6 @@ def scaled_matmul(
     result: DTypeLike = jnp.float32,
 ) -> jax.Array:
     """See the op's contract."""
-    of_groups = (None if array is None else array[None] for array in (scales, zeros))
-    [matrix] = make_dense(weight[None], *of_groups, group=group, pairs=pairs, inputs=1)  # type: ignore[arg-type]
+    zero = None if zeros is None else zeros[None]
+    [matrix] = make_dense(weight[None], scales[None], zero, group=group, pairs=pairs, inputs=1)
     return matmul(x.astype(compute), matrix, precision=precision, dtype=result, platform="gpu")
