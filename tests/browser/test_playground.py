@@ -253,6 +253,7 @@ def test_pictures_are_offered_where_the_model_takes_them(visit: Visit) -> None:
     told = visit.page.evaluate("fetch('playground/about').then(answer => answer.json())")
     visit.page.route("**/playground/about", lambda route: route.fulfill(json={**told, "inputs": ["text", "image"]}))
     visit.page.reload()
+    visit.page.get_by_text("Attach").wait_for()
     picture = {"name": "a.svg", "mimeType": "image/svg+xml", "buffer": b'<svg xmlns="http://www.w3.org/2000/svg"/>'}
     visit.page.locator("#file").set_input_files(picture)
     visit.page.locator("#files img").wait_for()
