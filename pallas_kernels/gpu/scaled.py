@@ -78,10 +78,10 @@ def _scaled(before: jax.Array, product: Product, factors: Factors) -> jax.Array:
     sums = product.sums
     if product.inputs is not None and factors.zeros is not None:
         sums = sums - product.inputs[:, None] * factors.zeros[None, :]
-    return _multiply_add(sums, jnp.broadcast_to(factors.scales[None, :], sums.shape), before)
+    return multiply_add(sums, jnp.broadcast_to(factors.scales[None, :], sums.shape), before)
 
 
-def _multiply_add(one: jax.Array, other: jax.Array, added: jax.Array) -> jax.Array:
+def multiply_add(one: jax.Array, other: jax.Array, added: jax.Array) -> jax.Array:
     """One instruction, which XLA makes two of."""
     if interpreted():
         return one * other + added

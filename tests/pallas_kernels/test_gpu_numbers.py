@@ -13,9 +13,9 @@ from pallas_kernels.gpu.numbers import ways
 HALVES = "<u2"
 
 
-def run(assembly: str, given: int) -> tuple[int, int]:
-    """`$0` and `$1` of instructions on 32 bits."""
-    registers = {"$2": given}
+def run(assembly: str, given: int, *, first: int = 0) -> tuple[int, int]:
+    """`$0` and `$1` of instructions on 32 bits, given `$2`, and `first` in `$1`."""
+    registers = {"$2": given, "$1": first}
 
     def value(operand: str) -> int:
         return registers[operand] if operand in registers else int(operand, 0)
@@ -48,6 +48,7 @@ INSTRUCTIONS = {
     "mov.b32": lambda one: one,
     "and.b32": lambda one, other: one & other,
     "or.b32": lambda one, other: one | other,
+    "mul.lo.u32": lambda one, other: one * other,
     "shl.b32": lambda one, by: one << by,
     "shr.u32": lambda one, by: one >> by,
     "prmt.b32": permute,

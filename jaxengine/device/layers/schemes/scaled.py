@@ -113,6 +113,9 @@ class Scaled(Numbers):
         if x.ndim == 2 and not apart:
             takes, gives = ((of,) for of in layout.rows_of_product(len(x), axes, platform=context.platform))
 
+        # A factor is multiplied before results are rounded; what devices send each other is rounded as it is made.
+        result = jnp.float32 if apart or (self._has_factor and not across) else dtype
+
         def product(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None = None) -> jax.Array:
             own = scaled_matmul(
                 x,
@@ -121,7 +124,7 @@ class Scaled(Numbers):
                 zeros,
                 group=min(group, x.shape[-1]),
                 used=None if layout.parallel else used,
-                result=jnp.float32 if apart or (self._has_factor and not across) else dtype,
+                result=result,
                 **self._options(context),
             )
             if apart:
