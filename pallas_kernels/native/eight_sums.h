@@ -14,6 +14,9 @@ constexpr bool is_paired(Number number) { return number == Number::int4 || numbe
 // What is added to numbers of 4 bits, so that none is below zero. Those of float4 are taken twice: then they are integers.
 constexpr int32_t offset_of(Number number) { return number == Number::int4 ? 8 : number == Number::float4 ? 12 : 0; }
 
+// Bytes of int4 need not be taken apart where products do not saturate: with what is above the first numbers, 16 times the second ones.
+constexpr int32_t times_of_second(Number number) { return number == Number::int4 && INTEGER_QUADS ? 16 : 1; }
+
 typedef int32_t Eight __attribute__((vector_size(32), aligned(4), may_alias));
 
 // Of a packed matrix of 4 bits four inputs each of so many lines lie together, and lines of two outputs each.

@@ -69,12 +69,26 @@ inline bool by_panels(int64_t rows) { return WIDTH >= 8 && rows > FIXED_ROWS; }
 
 inline int64_t row_bytes(const Scaled& scaled) { return scaled.paired() ? sizeof(int8_t) : sizeof(int16_t); }  // of an integer
 
-// Rows, `place` integers for each block, as panels take them if they are multiplied so; behind them scales and sums of each block, row by row.
+// What panels take of a row's block: from where on the first outputs' sums count, and the second ones', so that numbers lose their offset; the
+// sum of the row's integers; and by what sums are multiplied, of which the second ones may be a multiple.
+struct OfPanelRow {
+  int32_t begin[2];
+  float sum, scale[2];
+
+  OfPanelRow(Number number, int32_t sum, float scale)
+      : begin{-offset_of(number) * sum, -offset_of(number) * sum}, sum(float(sum)), scale{scale, scale} {
+    if (times_of_second(number) > 1) begin[1] += begin[0] * times_of_second(number), this->scale[1] /= times_of_second(number);
+  }
+};
+
+// Rows, `place` integers for each block, as panels take them if they are multiplied so; behind them scales and sums of each block, row by row,
+// or what panels have of these.
 struct FixedRows {
   int64_t each, stride, together;
   uint8_t* values;
   float* scales;
   int32_t* sums;
+  OfPanelRow* of_panels;
 
   FixedRows(const Product& product, const Scaled& scaled, const Blocks& blocks)
       : each(row_bytes(scaled)),
@@ -82,7 +96,8 @@ struct FixedRows {
         together((product.rows + FIXED_ROWS - 1) / FIXED_ROWS * FIXED_ROWS),
         values(static_cast<uint8_t*>(product.prepared)),
         scales(reinterpret_cast<float*>(values + product.rows * stride * each)),
-        sums(reinterpret_cast<int32_t*>(scales + blocks.count * together)) {}
+        sums(reinterpret_cast<int32_t*>(scales + blocks.count * together)),
+        of_panels(reinterpret_cast<OfPanelRow*>(scales)) {}
 
   uint8_t* block(const Blocks& blocks, int64_t row, int64_t number) const {
     return values + (row * stride + number * blocks.place) * each;
@@ -91,7 +106,7 @@ struct FixedRows {
 
 inline int64_t fixed_bytes(int64_t rows, int64_t inputs, const Scaled& scaled) {
   const Blocks blocks(inputs, scaled);
-  return blocks.count * ((rows + FIXED_ROWS - 1) * 2 * sizeof(float) + rows * blocks.place * row_bytes(scaled));
+  return blocks.count * ((rows + FIXED_ROWS - 1) * sizeof(OfPanelRow) + rows * blocks.place * row_bytes(scaled));
 }
 
 // Rounded once, whatever the machine has.
@@ -145,6 +160,10 @@ static void prepare_fixed(const Product& product, const Scaled& scaled, int64_t 
   const Blocks blocks(product.inputs, scaled);
   const FixedRows rows(product, scaled, blocks);
   const uint16_t* from = static_cast<const uint16_t*>(product.x) + row * product.inputs;
+  const bool panels = by_panels(product.rows);
+#if WIDTH >= 8
+  const PanelRows::Place place = PanelRows(product.rows, rows.values).place(row);
+#endif
   blocks.for_each([&](int64_t block, int64_t, int64_t start, int64_t inputs) {
     uint16_t copy[FIXED_BLOCK];
     const uint16_t* given = from + start;
@@ -170,14 +189,14 @@ static void prepare_fixed(const Product& product, const Scaled& scaled, int64_t 
       const int32_t unit = (bits >> 23) - 14, scale_bits = unit << 23, factor_bits = (254 - unit) << 23;
       memcpy(&scale, &scale_bits, sizeof(scale)), memcpy(&factor, &factor_bits, sizeof(factor));
     }
-    rows.scales[block * rows.together + row] = finite ? scale : __builtin_nanf("");
+    if (!finite) scale = __builtin_nanf("");
 
     const float shift = 12582912.0f;  // 1.5 * 2^23: the low bits of a sum with it are an integer, ties to even
     const auto rounded = [&](Vector values) {
       return (Integers)multiplied_and_added(values, Vector{} + factor, Vector{} + shift) - 0x4b400000;
     };
     alignas(LINE) uint8_t apart[FIXED_BLOCK * sizeof(int16_t)];
-    uint8_t* to = by_panels(product.rows) ? apart : rows.block(blocks, row, block);
+    uint8_t* to = panels ? apart : rows.block(blocks, row, block);
     Integers sums = {};
     for (int64_t i = 0; i < blocks.place; i += 2 * WIDTH) {
       const Integers even = finite ? rounded(widened<false>(given + i, 0)) : Integers{};
@@ -189,10 +208,16 @@ static void prepare_fixed(const Product& product, const Scaled& scaled, int64_t 
       }
       sums += even + odd;
     }
-    rows.sums[block * rows.together + row] = sum_of_lanes(sums);
+    const int64_t of_row = block * rows.together + row;
+    const int32_t sum = sum_of_lanes(sums);
+    if (!panels) {
+      rows.scales[of_row] = scale, rows.sums[of_row] = sum;
+      return;
+    }
+    rows.of_panels[of_row] = OfPanelRow(scaled.number, sum, scale);
 #if WIDTH >= 8
     const int64_t steps = blocks.place * rows.each / sizeof(int32_t);
-    if (to == apart) PanelRows(product.rows, rows.values).put(row, block * steps, steps, apart);
+    place.put(block * steps, steps, apart);
 #endif
   });
 }

@@ -8,52 +8,56 @@
 namespace native {
 
 #if WIDTH >= 8
-// What a panel's sums become.
-struct FixedBlock {
+// A block of a panel: its numbers' bytes, or where those of a packed matrix begin, and its rows' integers; scales, and zeros with the other sign.
+struct alignas(LINE) PanelBlock {
   Vector scales[PANEL_VECTORS], zeros[PANEL_VECTORS];
-  const float* row_scales;
-  const int32_t* row_sums;
+  const uint8_t *bytes, *following;  // is asked for meanwhile
+  int64_t steps, place;              // of which the last ones are padding
+  const int32_t* x;
+  const OfPanelRow* rows;
 };
 
-// Sums of R rows, with which those in `totals` [R, PANEL_OUTPUTS] go on.
-template <Number NUMBER, bool ZEROS, int R>
-INLINE void add_block(const Integers (&sums)[R][PANEL_VECTORS], const FixedBlock& block, int64_t row, float* totals) {
-  UNROLLED for (int r = 0; r < R; ++r) {
-    const Integers row_sums = Integers{} + block.row_sums[row + r];
-    float scale;
-    memcpy(&scale, block.row_scales + row + r, sizeof(scale));
-    UNROLLED for (int v = 0; v < PANEL_VECTORS; ++v) {
-      Vector& total = *reinterpret_cast<Vector*>(totals + r * PANEL_OUTPUTS + v * WIDTH);
-      total = with_block<NUMBER>(total, sums[r][v], row_sums, all_lanes(scale), ZEROS, block.zeros[v], block.scales[v]);
-    }
-  }
-}
+constexpr int64_t MOST_BLOCKS = 8, BLOCKS_INPUTS = 256;  // that a tile has one after the other, or fewer: they stay in the first cache
 
-template <Number NUMBER, int R, bool ZEROS>
-NOT_INLINE void tile_of_fixed_panel(const Integers* panel, int64_t steps, const int32_t* x, const FixedBlock& block, int64_t row,
-                                    float* totals) {
-  Integers sums[R][PANEL_VECTORS] = {};
-  multiply_panel<NUMBER>(steps, x, sums, [&](int64_t step, int v) { return panel[step * panel_vectors(NUMBER) + v]; });
-  add_block<NUMBER, ZEROS>(sums, block, row, totals);
-}
-
-// The same of a packed matrix from an input on, which is a panel. A vector has eight lines, or 16: the eight from `next` on, too; `following`
-// is asked for meanwhile.
-template <Number NUMBER, int R, bool ZEROS>
-NOT_INLINE void tile_of_packed(const uint8_t* lines, const uint8_t* next, const uint8_t* following, int64_t steps, const int32_t* x,
-                               const FixedBlock& block, int64_t row, float* totals) {
-  constexpr int64_t STEP = PACKED_LINES * PACKED_INPUTS;
-  Integers sums[R][PANEL_VECTORS] = {};
-  multiply_panel<NUMBER>(steps, x, sums, [&](int64_t step, int) {
-    const auto of_lines = [&](const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + STEP * step)); };
-    __builtin_prefetch(following + sizeof(Integers) * step, 0, 2);
+// A block's step of a packed matrix. A vector has eight lines, or 16: the eight that lie `apart`, too.
+INLINE Integers packed_step(const uint8_t* lines, int64_t apart, int64_t step) {
+  const auto eight = [&](const uint8_t* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + PACKED_LINES * PACKED_INPUTS * step));
+  };
 #if WIDTH == 16
-    return (Integers)_mm512_inserti64x4(_mm512_castsi256_si512(of_lines(lines)), of_lines(next), 1);
+  return (Integers)_mm512_inserti64x4(_mm512_castsi256_si512(eight(lines)), eight(lines + apart), 1);
 #else
-    return (Integers)of_lines(lines);
+  return (Integers)eight(lines);
 #endif
-  });
-  add_block<NUMBER, ZEROS>(sums, block, row, totals);
+}
+
+// R rows from `row` on, of some blocks; sums go on with those in `totals` [R, PANEL_OUTPUTS].
+template <Number NUMBER, bool ZEROS, bool PACKED, int R>
+NOT_INLINE void tile_of_blocks(const PanelBlock* blocks, int64_t count, int64_t row, int64_t apart, float* totals) {
+  for (const PanelBlock *block = blocks, *end = blocks + count; block < end; ++block) {
+    const OfPanelRow* of = block->rows + row;
+    Integers sums[R][PANEL_VECTORS];
+    UNROLLED for (int r = 0; r < R; ++r) {
+      UNROLLED for (int v = 0; v < PANEL_VECTORS; ++v) sums[r][v] = Integers{} + of[r].begin[is_paired(NUMBER) ? v : 0];
+    }
+    multiply_panel<NUMBER>(block->steps, block->x + row * block->place, sums, [&](int64_t step, int v) {
+      if constexpr (!PACKED) return reinterpret_cast<const Integers*>(block->bytes)[step * panel_vectors(NUMBER) + v];
+      __builtin_prefetch(block->following + sizeof(Integers) * step, 0, 2);
+      return packed_step(block->bytes, apart, step);
+    });
+    Vector zeros[PANEL_VECTORS], scales[PANEL_VECTORS];
+    UNROLLED for (int v = 0; v < PANEL_VECTORS; ++v) zeros[v] = block->zeros[v], scales[v] = block->scales[v];
+    UNROLLED for (int r = 0; r < R; ++r) {
+      const Vector row_sum = all_lanes(of[r].sum);
+      UNROLLED for (int v = 0; v < PANEL_VECTORS; ++v) {
+        Vector& total = *reinterpret_cast<Vector*>(totals + r * PANEL_OUTPUTS + v * WIDTH);
+        Vector found = __builtin_convertvector(sums[r][v], Vector);
+        if (ZEROS) found = multiplied_and_added(zeros[v], row_sum, found);
+        total = multiplied_and_added(found * all_lanes(of[r].scale[is_paired(NUMBER) ? v : 0]), scales[v], total);
+      }
+    }
+    asm("" ::: "memory");  // compilers would keep totals in registers, of which there are too few
+  }
 }
 
 // Outputs that have their sums, of some rows.
@@ -82,53 +86,73 @@ INLINE void ask_for_factors(const Product& product, const Scaled& scaled, int64_
   }
 }
 
+// Of up to PANEL_OUTPUTS outputs from `output` on.
+template <Number NUMBER, bool ZEROS>
+INLINE void read_scales(const Product& product, const Scaled& scaled, int64_t group, int64_t output, int64_t columns, PanelBlock& block) {
+  const int64_t place = group * product.outputs + output;
+  if (ZEROS) {
+    read_factors<true>(scaled.zeros, scaled.factor, place, columns, block.zeros);
+    if (is_paired(NUMBER)) part_neighbours(block.zeros);
+    constexpr float ONE = NUMBER == Number::float4 ? -2.0f : -1.0f;
+    UNROLLED for (int v = 0; v < PANEL_VECTORS; ++v) block.zeros[v] *= v == 0 ? ONE : ONE * times_of_second(NUMBER);
+  }
+  if (scaled.groups == 0) {
+    UNROLLED for (int v = 0; v < PANEL_VECTORS; ++v) block.scales[v] = Vector{} + 1.0f;
+  } else {
+    read_factors<false>(scaled.scales, scaled.factor, place, columns, block.scales);
+    if (is_paired(NUMBER)) part_neighbours(block.scales);
+  }
+}
+
+// Up to PANEL_OUTPUTS outputs from `output` on, of the rows of some tiles.
 template <Number NUMBER, bool ZEROS, bool PACKED>
-static void outputs_by_panels(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t first, int64_t last) {
-  constexpr int64_t EACH = is_paired(NUMBER) ? 2 : 1;
+static void outputs_of_tiles(const Product& product, const Scaled& scaled, const Blocks& blocks, const Split& tiles, int64_t first, int64_t last,
+                             int64_t output, int64_t columns) {
+  constexpr int64_t EACH = is_paired(NUMBER) ? 2 : 1, MOST = PACKED ? MOST_BLOCKS : 1;
   const FixedRows rows(product, scaled, blocks);
-  const PanelRows of_tiles(product.rows, rows.values);
-  const Split groups(of_tiles.tiles.count, MOST_PANEL_ROWS / PANEL_ROWS);
+  int64_t starts[MOST_PANEL_ROWS / PANEL_ROWS + 1];  // to divide takes as long as half a tile
+  for (int64_t tile = first; tile <= last; ++tile) starts[tile - first] = tiles.start(tile);
+  const int64_t begin = starts[0], count = starts[last - first] - begin;
+  const uint8_t* matrix = static_cast<const uint8_t*>(product.weight) + output / EACH * product.inputs;
+  const int64_t apart = columns > PACKED_OUTPUTS ? PACKED_LINES * product.inputs : 0;
   alignas(LINE) Integers panel[FIXED_BLOCK / step_inputs(Number::int8) * PANEL_VECTORS];
   alignas(LINE) float totals[MOST_PANEL_ROWS * PANEL_OUTPUTS];
+  memset(totals, 0, count * PANEL_OUTPUTS * sizeof(float));
+  PanelBlock waiting[MOST];
+  int64_t blocks_waiting = 0;
+  const auto multiply = [&] {
+    for (const int64_t* start = starts; *start < begin + count; ++start) {
+      with_panel_rows(start[1] - start[0], [&](auto size) {
+        float* own = totals + (*start - begin) * PANEL_OUTPUTS;
+        tile_of_blocks<NUMBER, ZEROS, PACKED, size.value>(waiting, blocks_waiting, *start, apart, own);
+      });
+    }
+    blocks_waiting = 0;
+  };
+  blocks.for_each([&](int64_t number, int64_t group, int64_t start, int64_t inputs) {
+    PanelBlock& block = waiting[blocks_waiting++];
+    read_scales<NUMBER, ZEROS>(product, scaled, group, output, columns, block);
+    const uint8_t* lines = matrix + (PACKED ? PACKED_LINES : 1) * start;
+    block.following = matrix + PANEL_OUTPUTS / EACH * (product.inputs + start);
+    block.bytes = PACKED ? lines : reinterpret_cast<const uint8_t*>(panel);
+    if (!PACKED) fill_panel<NUMBER>(lines, product.inputs, columns, inputs, block.following, panel);
+    block.steps = (inputs + step_inputs(NUMBER) - 1) / step_inputs(NUMBER), block.place = blocks.place / step_inputs(NUMBER);
+    block.x = reinterpret_cast<const int32_t*>(rows.values) + product.rows * number * block.place;
+    block.rows = rows.of_panels + number * rows.together;
+    if (blocks_waiting == MOST || blocks_waiting * blocks.place >= BLOCKS_INPUTS) multiply();
+  });
+  multiply();
+  store_totals<NUMBER>(totals, count, columns, product.out + begin * product.outputs + output, product.outputs);
+}
+
+template <Number NUMBER, bool ZEROS, bool PACKED>
+static void outputs_by_panels(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t first, int64_t last) {
+  const Split tiles(product.rows, PANEL_ROWS), parts(tiles.count, MOST_PANEL_ROWS / PANEL_ROWS);
   ask_for_factors(product, scaled, first, last);
   for (int64_t output = first; output < last; output += PANEL_OUTPUTS) {
-    const int64_t columns = smaller(PANEL_OUTPUTS, last - output);
-    const uint8_t* matrix = static_cast<const uint8_t*>(product.weight) + output / EACH * product.inputs;
-    FixedBlock block;
-    UNROLLED for (int v = 0; v < PANEL_VECTORS; ++v) block.scales[v] = Vector{} + 1.0f, block.zeros[v] = Vector{};
-    for (int64_t part = 0; part < groups.count; ++part) {
-      const int64_t begin = of_tiles.tiles.start(groups.start(part)), end = of_tiles.tiles.start(groups.start(part + 1));
-      memset(totals, 0, (end - begin) * PANEL_OUTPUTS * sizeof(float));
-      blocks.for_each([&](int64_t number, int64_t group, int64_t start, int64_t inputs) {
-        const int64_t place = group * product.outputs + output, steps = blocks.place / step_inputs(NUMBER);
-        if (ZEROS) {
-          read_factors<true>(scaled.zeros, scaled.factor, place, columns, block.zeros);
-          if (is_paired(NUMBER)) part_neighbours(block.zeros);
-        }
-        if (scaled.groups != 0) {
-          read_factors<false>(scaled.scales, scaled.factor, place, columns, block.scales);
-          if (is_paired(NUMBER)) part_neighbours(block.scales);
-        }
-        block.row_scales = rows.scales + number * rows.together, block.row_sums = rows.sums + number * rows.together;
-        const uint8_t* lines = matrix + (PACKED ? PACKED_LINES : 1) * start;
-        const uint8_t* following = matrix + PANEL_OUTPUTS / EACH * (product.inputs + start);
-        if (!PACKED) fill_panel<NUMBER>(lines, product.inputs, columns, inputs, following, panel);
-        for (int64_t tile = groups.start(part); tile < groups.start(part + 1); ++tile) {
-          const int64_t row = of_tiles.tiles.start(tile);
-          const int32_t* x = of_tiles.tile(tile, number * steps, steps);
-          float* own = totals + (row - begin) * PANEL_OUTPUTS;
-          with_panel_rows(of_tiles.tiles.size(tile), [&](auto size) {
-            const int64_t some = (inputs + step_inputs(NUMBER) - 1) / step_inputs(NUMBER);
-            if constexpr (PACKED) {
-              const uint8_t* next = columns > PACKED_OUTPUTS ? lines + PACKED_LINES * product.inputs : lines;
-              tile_of_packed<NUMBER, size.value, ZEROS>(lines, next, following, some, x, block, row, own);
-            } else {
-              tile_of_fixed_panel<NUMBER, size.value, ZEROS>(panel, some, x, block, row, own);
-            }
-          });
-        }
-      });
-      store_totals<NUMBER>(totals, end - begin, columns, product.out + begin * product.outputs + output, product.outputs);
+    for (int64_t part = 0; part < parts.count; ++part) {
+      outputs_of_tiles<NUMBER, ZEROS, PACKED>(product, scaled, blocks, tiles, parts.start(part), parts.start(part + 1), output,
+                                              smaller(PANEL_OUTPUTS, last - output));
     }
   }
 }

@@ -20,7 +20,7 @@ constexpr int64_t step_inputs(Number number) { return is_paired(number) ? 4 : 2;
 // Vectors of a step. Of 4 bits there is one, whose bytes have two outputs each.
 constexpr int panel_vectors(Number number) { return is_paired(number) ? 1 : PANEL_VECTORS; }
 
-// Rows in tiles, and a tile's steps, each of all its rows in turn. A block has `steps` of them; `before` are those of blocks before it.
+// Rows in tiles, and a tile's steps, each of all its rows in turn, block by block.
 struct PanelRows {
   int64_t rows;
   int32_t* values;
@@ -28,15 +28,21 @@ struct PanelRows {
 
   PanelRows(int64_t rows, void* values) : rows(rows), values(static_cast<int32_t*>(values)), tiles(rows, PANEL_ROWS) {}
 
-  const int32_t* tile(int64_t number, int64_t before, int64_t steps) const {
-    return values + rows * before + tiles.start(number) * steps;
-  }
+  // Where a row's steps are: in its tile, which begins behind so many rows, one of so many.
+  struct Place {
+    int64_t rows, before, together;
+    int32_t* values;
 
-  // Takes over the steps of a row's block.
-  void put(int64_t row, int64_t before, int64_t steps, const void* from) const {
-    const int64_t number = ((row + 1) * tiles.count - 1) / rows, together = tiles.size(number);
-    int32_t* to = values + rows * before + tiles.start(number) * steps + row - tiles.start(number);
-    for (int64_t step = 0; step < steps; ++step) memcpy(to + step * together, static_cast<const int32_t*>(from) + step, sizeof(*to));
+    // Takes over a block, before which there are `done` steps.
+    void put(int64_t done, int64_t steps, const void* from) const {
+      int32_t* to = values + rows * done + before * steps;
+      for (int64_t step = 0; step < steps; ++step) memcpy(to + step * together, static_cast<const int32_t*>(from) + step, sizeof(*to));
+    }
+  };
+
+  Place place(int64_t row) const {
+    const int64_t number = ((row + 1) * tiles.count - 1) / rows, before = tiles.start(number);
+    return {rows, before, tiles.size(number), values + row - before};
   }
 };
 
@@ -125,10 +131,10 @@ INLINE void fill_panel(const uint8_t* from, int64_t stride, int64_t count, int64
 INLINE __m128i float4_numbers() { return _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0); }
 
 // What bytes hold of each line's first output and of its second, plus the offset. Of int4 the second ones have 16 times themselves and the
-// first where products do not saturate: `parted` takes their sums apart.
+// first where products do not saturate: `apart` takes their sums apart, and leaves them so many times as large.
 template <Number NUMBER, typename Some>
 struct Pairs {
-  static constexpr bool JOINED = NUMBER == Number::int4 && INTEGER_QUADS;
+  static constexpr bool JOINED = times_of_second(NUMBER) > 1;
   typedef uint8_t Bytes __attribute__((vector_size(sizeof(Some))));
   typedef uint16_t Words __attribute__((vector_size(sizeof(Some))));
   Some first, second;
@@ -145,14 +151,20 @@ struct Pairs {
     if constexpr (sizeof(Some) == 32) return (Some)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(float4_numbers()), (__m256i)bits);
   }
 
+  template <typename Sums>
+  INLINE_MEMBER static Sums apart(Sums first, Sums second) {
+    return JOINED ? second - first : second;
+  }
+
   // The second ones' sums.
   template <typename Sums>
   INLINE_MEMBER static Sums parted(Sums first, Sums second) {
-    return JOINED ? (second - first) >> 4 : second;
+    return JOINED ? apart(first, second) >> 4 : second;
   }
 };
 
-// Sums of a panel for R rows; of 4 bits first those of outputs with even numbers, then those with odd ones. `vector(step, v)` has its bytes.
+// Adds a panel for R rows to sums; of 4 bits first those of outputs with even numbers, then those with odd ones, `times_of_second`. `vector(step,
+// v)` has its bytes.
 template <Number NUMBER, int R, typename Vectors>
 INLINE void multiply_panel(int64_t steps, const int32_t* x, Integers (&sums)[R][PANEL_VECTORS], const Vectors& vector) {
   for (int64_t step = 0; step < steps; ++step, x += R) {
@@ -169,7 +181,7 @@ INLINE void multiply_panel(int64_t steps, const int32_t* x, Integers (&sums)[R][
     }
   }
   if constexpr (is_paired(NUMBER)) {
-    UNROLLED for (int r = 0; r < R; ++r) sums[r][1] = Pairs<NUMBER, Integers>::parted(sums[r][0], sums[r][1]);
+    UNROLLED for (int r = 0; r < R; ++r) sums[r][1] = Pairs<NUMBER, Integers>::apart(sums[r][0], sums[r][1]);
   }
 }
 

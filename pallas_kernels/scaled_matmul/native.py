@@ -22,7 +22,7 @@ from pallas_kernels import native
 from pallas_kernels.matmul import native as dense
 from pallas_kernels.scaled_matmul.dense import floats
 
-_CHUNK, _TOGETHER, _FACTOR_BYTES, _LINE = 32, 4, 8, 64
+_CHUNK, _TOGETHER, _FACTOR_BYTES, _LINE = 32, 4, 20, 64
 
 
 def supports(
