@@ -37,11 +37,17 @@ struct WideFactors {
   WideFactors(const void* array, const Product& product, const Scaled& scaled, int64_t output)
       : from(static_cast<const uint8_t*>(array) + output * factor_bytes(scaled.factor)),
         apart(product.outputs * factor_bytes(scaled.factor)) {}
+  // Those of a group. Another's lie far away, and nothing else asks for what follows.
+  INLINE_MEMBER const uint8_t* of(int64_t group) const {
+    __builtin_prefetch(from + group * apart + LINE, 0, 2);
+    return from + group * apart;
+  }
+
   // The same for all outputs and groups.
   explicit WideFactors(const float (&all)[WIDE_OUTPUTS]) : from(reinterpret_cast<const uint8_t*>(all)), apart(0) {}
 };
 
-// R rows, of two to four, and WIDE_OUTPUTS outputs from `output` on.
+// R rows, four at most, and WIDE_OUTPUTS outputs from `output` on.
 template <Number NUMBER, int R>
 NOT_INLINE void wide_tile(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t output) {
   typedef Pairs<NUMBER, Integers> Numbers;
@@ -76,10 +82,9 @@ NOT_INLINE void wide_tile(const Product& product, const Scaled& scaled, const Bl
         sums[r][1] = plus_step<NUMBER>(sums[r][1], numbers.second, row);
       }
     }
-    // Of scales nothing is asked for ahead: they lie far apart, and to ask takes longer than it saves.
     Vector taken[2], scaling[2];
-    factors_of_wide<true>(zeros.from + group * zeros.apart, factor, taken);
-    factors_of_wide<false>(scales.from + group * scales.apart, factor, scaling);
+    factors_of_wide<true>(zeros.of(group), factor, taken);
+    factors_of_wide<false>(scales.of(group), factor, scaling);
     UNROLLED for (int r = 0; r < R; ++r) {
       const int64_t of_row = block * rows.together + r;
       const Integers row_sums = Integers{} + rows.sums[of_row];
@@ -100,10 +105,9 @@ NOT_INLINE void wide_tile(const Product& product, const Scaled& scaled, const Bl
 // them.
 template <Number NUMBER>
 static int64_t outputs_by_wide_tiles(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t first, int64_t last) {
-  if (product.rows == 1) return first;  // it waits for memory, which is read no faster in two streams than in one
   for (; first + WIDE_OUTPUTS <= last; first += WIDE_OUTPUTS) {
 #define TILE(R) case R: wide_tile<NUMBER, R>(product, scaled, blocks, first); break;
-    switch (product.rows) { TILE(2) TILE(3) TILE(4) }
+    switch (product.rows) { TILE(1) TILE(2) TILE(3) TILE(4) }
 #undef TILE
   }
   return first;
