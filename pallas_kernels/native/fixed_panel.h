@@ -75,15 +75,11 @@ INLINE void store_totals(const float* totals, int64_t rows, int64_t columns, flo
   }
 }
 
-// Scales and zeros of some outputs lie far apart, group by group, and nothing else asks for them: all at once.
-INLINE void ask_for_factors(const Product& product, const Scaled& scaled, int64_t first, int64_t last) {
-  const int64_t size = factor_bytes(scaled.factor);
-  for (const void* array : {scaled.scales, scaled.zeros}) {
-    for (int64_t group = 0; array != nullptr && group < scaled.groups; ++group) {
-      const uint8_t* from = static_cast<const uint8_t*>(array) + group * product.outputs * size;
-      for (int64_t at = first * size / LINE * LINE; at < last * size; at += LINE) __builtin_prefetch(from + at, 0, 2);
-    }
-  }
+// Another group's scales, or zeros, lie far away, and nothing else asks for what follows: the next panel's.
+INLINE void ask_for_next(const void* array, Factor factor, int64_t place) {
+  const int64_t bytes = PANEL_OUTPUTS * factor_bytes(factor);
+  const uint8_t* next = static_cast<const uint8_t*>(array) + place * factor_bytes(factor) + larger(bytes, LINE);
+  for (int64_t byte = 0; byte < bytes; byte += LINE) __builtin_prefetch(next + byte, 0, 2);
 }
 
 // Of up to PANEL_OUTPUTS outputs from `output` on.
@@ -91,6 +87,7 @@ template <Number NUMBER, bool ZEROS>
 INLINE void read_scales(const Product& product, const Scaled& scaled, int64_t group, int64_t output, int64_t columns, PanelBlock& block) {
   const int64_t place = group * product.outputs + output;
   if (ZEROS) {
+    ask_for_next(scaled.zeros, scaled.factor, place);
     read_factors<true>(scaled.zeros, scaled.factor, place, columns, block.zeros);
     if (is_paired(NUMBER)) part_neighbours(block.zeros);
     constexpr float ONE = NUMBER == Number::float4 ? -2.0f : -1.0f;
@@ -99,6 +96,7 @@ INLINE void read_scales(const Product& product, const Scaled& scaled, int64_t gr
   if (scaled.groups == 0) {
     UNROLLED for (int v = 0; v < PANEL_VECTORS; ++v) block.scales[v] = Vector{} + 1.0f;
   } else {
+    ask_for_next(scaled.scales, scaled.factor, place);
     read_factors<false>(scaled.scales, scaled.factor, place, columns, block.scales);
     if (is_paired(NUMBER)) part_neighbours(block.scales);
   }
@@ -148,7 +146,6 @@ static void outputs_of_tiles(const Product& product, const Scaled& scaled, const
 template <Number NUMBER, bool ZEROS, bool PACKED>
 static void outputs_by_panels(const Product& product, const Scaled& scaled, const Blocks& blocks, int64_t first, int64_t last) {
   const Split tiles(product.rows, PANEL_ROWS), parts(tiles.count, MOST_PANEL_ROWS / PANEL_ROWS);
-  ask_for_factors(product, scaled, first, last);
   for (int64_t output = first; output < last; output += PANEL_OUTPUTS) {
     for (int64_t part = 0; part < parts.count; ++part) {
       outputs_of_tiles<NUMBER, ZEROS, PACKED>(product, scaled, blocks, tiles, parts.start(part), parts.start(part + 1), output,
