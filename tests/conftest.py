@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.jax_users import loads_jax
 from tests.rewriting import rewrite_share
@@ -40,6 +41,10 @@ if "JAXENGINE_TEST_CACHE" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["JAXENGINE_TEST_CACHE"], ignore_errors=True)
 # Never the user's own store. Engines that are alike load each other's programs, which makes the suite faster.
 os.environ["JAXENGINE_CACHE_DIR"] = os.environ["JAXENGINE_TEST_CACHE"]
+
+# How fast a machine makes inputs, beside other tests, says nothing of what is tested.
+settings.register_profile("any speed", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
