@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxengine.bench import machine
+from benchmarks.gpu_report import gpu_or_trial, report
 from pallas_kernels import paged_attention
 from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.paged_attention import OP
@@ -75,11 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, default=None, help="timed runs of each program; the best one counts")
     parser.add_argument("--interpret", action="store_true")
     options = parser.parse_args(arguments)
-    device = jax.devices()[0]
-    if device.platform != "gpu" and not options.interpret:
-        parser.error(
-            f"this measures a GPU, and JAX found a {device.device_kind}; --interpret tries the script without one"
-        )
+    device = gpu_or_trial(parser, interpret=options.interpret)
     sizes = TINY if options.interpret else Sizes()
     cases = [case for case in ATTENTION_CASES if not options.interpret or case.name in TINY_CASES]
     repeat = options.repeat or sizes.repeat
@@ -92,17 +88,9 @@ def main(arguments: list[str] | None = None) -> int:
         ]
         chunks = [prefill(sizes, before, options.backend, repeat) for before in sizes.before]
     wrong = [case["case"] for case in agreed if case.get("agrees") is False]
-    report = {
-        "benchmark": "gpu_attention",
-        "kind": "a trial of the script: its times mean nothing" if options.interpret else "measurement",
-        "machine": machine.describe(),
-        "device": {"kind": device.device_kind, "runtime": device.client.platform_version},
-        "agreement": {"wrong": wrong, "cases": agreed},
-        "copy_gb_per_s": round(copied / 1e9, 1),
-        "decode": decoded,
-        "prefill": chunks,
-    }
-    print(json.dumps(report, indent=2))
+    found = {"agreement": {"wrong": wrong, "cases": agreed}, "decode": decoded, "prefill": chunks}
+    told = report("gpu_attention", device, interpret=options.interpret, copied=copied, **found)
+    print(json.dumps(told, indent=2))
     return 1 if wrong else 0
 
 

@@ -30,7 +30,7 @@ from benchmarks.gpu_candidates import experts as grouped_few
 from benchmarks.gpu_candidates import few as dense_few
 from benchmarks.gpu_candidates import words as dense_words
 from benchmarks.gpu_products import KINDS, TINY, Case, Made, Sizes, compiled
-from jaxengine.bench import machine
+from benchmarks.gpu_report import gpu_or_trial, report
 from pallas_kernels import grouped_scaled_matmul, scaled_matmul
 from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.scaled_matmul.gpu import MULTIPROCESSORS
@@ -211,11 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="end after about so many")
     parser.add_argument("--interpret", action="store_true")
     options = parser.parse_args(arguments)
-    device = jax.devices()[0]
-    if device.platform != "gpu" and not options.interpret:
-        parser.error(
-            f"this measures a GPU, and JAX found a {device.device_kind}; --interpret tries the script without one"
-        )
+    device = gpu_or_trial(parser, interpret=options.interpret)
     sizes, until, rows = TINY if options.interpret else SIZES, time.monotonic() + options.seconds, []
     parts = TRIAL if options.interpret else PARTS
     with interpreted_gpu() if options.interpret else nullcontext():
@@ -227,15 +223,8 @@ def main(arguments: list[str] | None = None) -> int:
             for row in measured(parts[number], sizes, options.few, until):
                 rows.append(row)
                 print(json.dumps(row), file=sys.stderr, flush=True)
-    report = {
-        "benchmark": "gpu_few",
-        "kind": "a trial of the script: its times mean nothing" if options.interpret else "measurement",
-        "machine": machine.describe(),
-        "device": {"kind": device.device_kind, "runtime": device.client.platform_version},
-        "copy_gb_per_s": round(copied / 1e9, 1),
-        "rows": rows,
-    }
-    print(json.dumps(report, indent=1))
+    told = report("gpu_few", device, interpret=options.interpret, copied=copied, rows=rows)
+    print(json.dumps(told, indent=1))
     sys.stdout.flush()
     print("\n".join(line(row, copied) for row in rows), file=sys.stderr)
     return 0

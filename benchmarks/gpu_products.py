@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.gpu_attention import copy_speed
-from jaxengine.bench import machine
+from benchmarks.gpu_report import gpu_or_trial, report
 from pallas_kernels import grouped_matmul, grouped_scaled_matmul, matmul, scaled_matmul
 from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.grouped_scaled_matmul import gpu as grouped_gpu
@@ -226,11 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="end after about so many")
     parser.add_argument("--interpret", action="store_true")
     options = parser.parse_args(arguments)
-    device = jax.devices()[0]
-    if device.platform != "gpu" and not options.interpret:
-        parser.error(
-            f"this measures a GPU, and JAX found a {device.device_kind}; --interpret tries the script without one"
-        )
+    device = gpu_or_trial(parser, interpret=options.interpret)
     sizes, until = TINY if options.interpret else Sizes(), time.monotonic() + options.seconds
     shapes = options.shapes or (["128x64"] if options.interpret else EXPERT_SHAPES if options.experts else SHAPES)
     with interpreted_gpu() if options.interpret else nullcontext():
@@ -249,15 +245,8 @@ def main(arguments: list[str] | None = None) -> int:
             floor = made.touched_bytes() / copied * 1e6
             rows.append({**case.describe(), "floor_us": round(floor, 2), **measure(made, sizes)})
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    report = {
-        "benchmark": "gpu_products",
-        "kind": "a trial of the script: its times mean nothing" if options.interpret else "measurement",
-        "machine": machine.describe(),
-        "device": {"kind": device.device_kind, "runtime": device.client.platform_version},
-        "copy_gb_per_s": round(copied / 1e9, 1),
-        "rows": rows,
-    }
-    print(json.dumps(report, indent=1))
+    told = report("gpu_products", device, interpret=options.interpret, copied=copied, rows=rows)
+    print(json.dumps(told, indent=1))
     return 0
 
 
