@@ -1,10 +1,8 @@
-"""The CPU's products in C++: bits that depend on nothing beside a row, each set of instructions, sanitizers."""
+"""The CPU's products in C++: bits that depend on nothing beside a row, each set of instructions."""
 
 from __future__ import annotations
 
 import functools
-import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,22 +15,12 @@ from hypothesis import strategies as st
 
 from jaxengine.startup.native import register_native
 from pallas_kernels import matmul, matmul_each
-from pallas_kernels.native import FLOAT32_PRODUCT, FOLDER, INT8_PRODUCT, PRODUCT, calling, registered_name
-from tests.quick import slow_but
-from xla_cache.library import NoCompilerError, find_compiler
+from pallas_kernels.native import FLOAT32_PRODUCT, INT8_PRODUCT, PRODUCT, calling, registered_name
+from tests.pallas_kernels.instructions import INSTRUCTIONS
+from xla_cache.library import NoCompilerError
 
 KINDS = ("bfloat16", "float32", "int8")
 OUTPUTS = 150  # several tasks, and outputs that fill no tile
-
-CPUINFO = Path("/proc/cpuinfo")
-FLAGS = set(CPUINFO.read_text().split()) if CPUINFO.exists() else set()
-NEEDED = {
-    "x86-64": {"sse2"},
-    "x86-64-v3": {"avx2", "fma"},
-    "x86-64-v4": {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
-}
-INSTRUCTIONS = [name for name, needed in NEEDED.items() if needed <= FLAGS]
-"""Sets of them, by GCC's names, that this machine has."""
 
 
 @functools.cache
@@ -171,32 +159,3 @@ def test_arguments_that_do_not_fit_are_refused(native: str) -> None:
     call = jax.ffi.ffi_call(registered_name(PRODUCT, native), results)
     with pytest.raises(jax.errors.JaxRuntimeError, match="scratch do not fit"):
         jax.block_until_ready(call(jnp.ones((2, 64), jnp.bfloat16), jnp.int32(2), weight, jnp.zeros(0, jnp.float32)))
-
-
-@pytest.mark.parametrize(
-    "way",
-    slow_but(
-        [
-            ("address,undefined", "native"),
-            *(("address,undefined", name) for name in INSTRUCTIONS),
-            ("thread", "native"),
-        ],
-        (),
-        often=[("address,undefined", "native")],
-    ),
-    ids=" ".join,
-)
-def test_sanitizers_find_nothing(tmp_path: Path, way: tuple[str, str]) -> None:
-    """A driver with threads of its own: products and attention, all types and odd extents, in buffers of exactly their size."""
-    sanitizer, instructions = way
-    driver, program = Path(__file__).parent / "native_driver.cc", tmp_path / "driver"
-    flags = ("-std=c++17", "-O1", "-g", "-ffp-contract=fast", "-pthread", "-w", f"-march={instructions}")
-    sanitizing = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
-    words = (find_compiler().command[0], *flags, *sanitizing, "-I", str(FOLDER), str(driver), "-o", str(program))
-    built = subprocess.run(words, capture_output=True, text=True)
-    if built.returncode:
-        assert not re.search(r"(native_driver\.cc|\.h):\d", built.stderr), built.stderr
-        pytest.skip(f"this compiler has no {sanitizer} sanitizer or no {instructions}: {built.stderr[:200]}")
-    ran = subprocess.run([str(program)], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    assert "all agree" in ran.stdout
