@@ -148,10 +148,12 @@ static void outputs_of_bfloat16(const Product& product, int64_t first, int64_t l
 
 static void (*const prepare_bfloat16)(const Product&, int64_t) = nullptr;  // rows are multiplied as they lie
 static void (*const prepare_wide_bfloat16)(const Product&, int64_t) = nullptr;
+constexpr int64_t BFLOAT16_OUTPUTS = MOST_OUTPUTS;  // of a task
 #else
 static constexpr auto prepare_bfloat16 = prepare_floats<uint16_t>;
 static constexpr auto prepare_wide_bfloat16 = prepare_floats<uint16_t, true>;
 static constexpr auto outputs_of_bfloat16 = outputs_of_floats<uint16_t>;
+constexpr int64_t BFLOAT16_OUTPUTS = WIDENED_OUTPUTS;
 #endif
 
 }  // namespace native

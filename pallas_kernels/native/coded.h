@@ -11,7 +11,7 @@ namespace native {
 // `count` products of the same rows.
 template <typename Schedule>
 void multiply_coded(const Product* products, int64_t count, int64_t threads, const Schedule& schedule) {
-  multiply_by(products, count, prepare_coded, rows_of_coded(products[0].rows), SIDE, MOST_OUTPUTS, threads, schedule,
+  multiply_by(products, count, prepare_coded, rows_of_coded(products[0].rows), SIDE, BFLOAT16_OUTPUTS, threads, schedule,
               [](int64_t, const Product& product, int64_t first, int64_t last) { outputs_of_coded(product, first, last); });
 }
 #endif

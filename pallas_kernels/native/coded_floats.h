@@ -105,26 +105,49 @@ static void outputs_of_few_tiles(const Product& product, const CodedMatrix& matr
   }
 }
 
+// Inputs [begin, end) of an output as float32, in its places of a panel (`Packed`).
+NOT_INLINE void decode_widened(const CodedMatrix& matrix, int64_t output, int64_t begin, int64_t end, float* to) {
+  Head head;
+  memcpy(&head, matrix.row(output), sizeof(head));
+  if (head.others == PLAIN) {
+    alignas(LINE) uint16_t numbers[BLOCK];
+    decode(matrix, output, begin, end, numbers);
+    pack(numbers, 0, 1, end - begin, to, OUTPUTS);
+    return;
+  }
+  const Codes codes{matrix.row(output)};
+  const __m512i upper = codes.upper();
+  float* place = to;
+  for_halves(begin, end, [&](int64_t input, bool second) __attribute__((always_inline)) {
+    __m512i pairs[2];
+    codes.read(input, second, upper, pairs);
+    UNROLLED for (int i = 0; i < 2; ++i, place += OUTPUTS * CHUNK) {
+      const Words both = (Words)pairs[i];
+      *reinterpret_cast<Vector*>(place) = (Vector)(both << 16);
+      *reinterpret_cast<Vector*>(place + OUTPUTS * LANES) = (Vector)(both & 0xffff0000u);
+    }
+  });
+  for (int i = 0; i < head.others; ++i) {
+    const int64_t own = int64_t(head.other[i] >> 8) - begin;
+    if (own < 0 || own >= end - begin) continue;
+    float& number = to[(own / CHUNK * 2 + own % 2) * OUTPUTS * LANES + own % CHUNK / 2];
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof(bits));
+    bits = (bits & 0x00ff0000u) | (head.other[i] & 0xff) << 24;
+    memcpy(&number, &bits, sizeof(bits));
+  }
+}
+
 // Outputs [first, last) of many rows, widened.
 static void outputs_of_many_rows(const Product& product, const CodedMatrix& matrix, int64_t step, int64_t first, int64_t last) {
-  alignas(LINE) uint16_t numbers[OUTPUTS * BLOCK];
-  alignas(LINE) float panel[MOST_OUTPUTS * BLOCK];
-  const Split rows(product.rows, ROWS);
+  alignas(LINE) float panel[WIDENED_OUTPUTS * BLOCK];
   for (int64_t block = 0; block < product.inputs; block += step) {
-    const int64_t inputs = smaller(step, product.inputs - block), size = OUTPUTS * padded(inputs);
-    for (int64_t output = first; output < last; output += OUTPUTS) {
-      const int64_t count = smaller(OUTPUTS, last - output);
-      for (int64_t q = 0; q < count; ++q) decode(matrix, output + q, block, block + inputs, numbers + q * step);
-      pack(numbers, step, count, inputs, panel + (output - first) / OUTPUTS * size, OUTPUTS);
+    const int64_t inputs = smaller(step, product.inputs - block);
+    for (int64_t output = first; output < last; ++output) {
+      const int64_t own = output - first;
+      decode_widened(matrix, output, block, block + inputs, panel + own / OUTPUTS * OUTPUTS * padded(inputs) + own % OUTPUTS * LANES);
     }
-    for (int64_t part = 0; part < rows.count; ++part) {
-      const float* x = product.prepared_block(block) + rows.start(part) * padded(inputs);
-      for (int64_t output = first; output < last; output += OUTPUTS) {
-        float* out = product.out + rows.start(part) * product.outputs + output;
-        const Packed packed{panel + (output - first) / OUTPUTS * size};
-        tiles<FEWEST_ROWS>(rows.size(part), packed, x, inputs, Place{out, product.outputs, smaller(OUTPUTS, last - output), block == 0});
-      }
-    }
+    multiply_panel<FEWEST_ROWS>(product, Split(product.rows, ROWS), panel, block, inputs, first, last);
   }
 }
 

@@ -36,6 +36,9 @@ constexpr int64_t PAIR_BLOCK = 1536;  // as `BLOCK`, of numbers of half the size
 #define BFLOAT16_PAIRS 0
 #endif
 constexpr int64_t FEW_TILES = 6;  // of rows, at most: with so few a matrix is multiplied as it lies, and else widened first
+// Outputs of a task whose matrix is widened, at most, and bytes of rows that stay in the second cache beside those: machines with vectors
+// of 64 bytes have one of a mebibyte at least.
+constexpr int64_t WIDENED_OUTPUTS = WIDTH == 16 ? 2 * MOST_OUTPUTS : MOST_OUTPUTS, NEAR_ROWS = 512 << 10;
 constexpr int WIDE_ROWS = PARTS == 2 ? 2 * ROWS : ROWS;  // of a tile whose lanes are summed part by part
 
 // Rows of a tile, at most. With more than fit whole a number of the matrix is multiplied twice as often before the next is read. Two

@@ -24,6 +24,27 @@ static void prepare_floats(const Product& product, int64_t part) {
   prepare_tile<Value>(product, WIDE ? tile_rows(product.rows) : ROWS, part);
 }
 
+// A block of inputs of the outputs [first, last), which lie widened in a panel, and of all rows. Each tile asks for a share of the next
+// tile's rows, if they are too many to be in the second cache still.
+template <int LEAST>
+static void multiply_panel(const Product& product, const Split& rows, const float* panel, int64_t block, int64_t inputs, int64_t first,
+                           int64_t last) {
+  const int64_t row_size = padded(inputs), tiles_of_outputs = (last - first + OUTPUTS - 1) / OUTPUTS;
+  const int64_t lines = rows.total * row_size * int64_t(sizeof(float)) > NEAR_ROWS ? WIDE_ROWS * row_size * int64_t(sizeof(float)) / LINE : 0;
+  const int64_t share = (lines + tiles_of_outputs - 1) / tiles_of_outputs;
+  for (int64_t part = 0; part < rows.count; ++part) {
+    const int64_t row = rows.start(part), count = rows.size(part);
+    const float* x = product.prepared_block(block) + row * row_size;
+    const char* following = reinterpret_cast<const char*>(x + count * row_size);
+    const float* outputs = panel;
+    for (int64_t output = first; output < last; output += OUTPUTS, outputs += OUTPUTS * row_size) {
+      for (int64_t line = 0; line < share; ++line, following += LINE) __builtin_prefetch(following, 0, 2);
+      const Place place{product.out + row * product.outputs + output, product.outputs, smaller(OUTPUTS, last - output), block == 0};
+      tiles<LEAST, WIDE_ROWS>(count, Packed{outputs}, x, inputs, place);
+    }
+  }
+}
+
 // Outputs [first, last) of all rows.
 template <typename Weight>
 static void outputs_of_floats(const Product& product, int64_t first, int64_t last) {
@@ -87,19 +108,14 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
     }
     return;
   }
-  alignas(64) float panel[MOST_OUTPUTS * BLOCK];
+  alignas(64) float panel[WIDENED_OUTPUTS * BLOCK];
   for (int64_t block = 0; block < product.inputs; block += step) {
     const int64_t inputs = smaller(step, product.inputs - block), size = OUTPUTS * padded(inputs);
     for (int64_t output = first; output < last; output += OUTPUTS) {
       pack<true>(weight + output * product.inputs + block, product.inputs, smaller(OUTPUTS, last - output), inputs,
            panel + (output - first) / OUTPUTS * size, OUTPUTS);
     }
-    for (int64_t part = 0; part < rows.count; ++part) {
-      for (int64_t output = first; output < last; output += OUTPUTS) {
-        const Packed packed{panel + (output - first) / OUTPUTS * size};
-        tiles<WIDE_ROWS - 2, WIDE_ROWS>(rows.size(part), packed, x(block, inputs, part), inputs, place(output, block, part));
-      }
-    }
+    multiply_panel<WIDE_ROWS - 2>(product, rows, panel, block, inputs, first, last);
   }
 }
 

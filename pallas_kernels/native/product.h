@@ -141,8 +141,8 @@ template <Kind KIND, typename Schedule>
 void multiply(const Product* products, int64_t count, int64_t threads, const Schedule& schedule) {
   const Product& any = products[0];
   const int64_t each = KIND == Kind::int8 ? 1 : tile_rows(any.rows);
-  const int64_t fit = KIND == Kind::int8 ? TASK_BYTES / larger(1, any.inputs) / SIDE * SIDE : MOST_OUTPUTS;
-  const int64_t most = larger(SIDE, smaller(MOST_OUTPUTS, fit));
+  int64_t most = KIND == Kind::bfloat16 ? BFLOAT16_OUTPUTS : WIDENED_OUTPUTS;
+  if (KIND == Kind::int8) most = larger(SIDE, smaller(MOST_OUTPUTS, TASK_BYTES / larger(1, any.inputs) / SIDE * SIDE));
   Prepare prepare;
   if constexpr (KIND == Kind::int8) prepare = prepare_integers;
   if constexpr (KIND == Kind::float32) prepare = prepare_floats<float, true>;
