@@ -9,6 +9,7 @@ python -m benchmarks.cpu_matmul --dtypes bfloat16 int8 int4 fp8 fp8-blocks mxfp4
 python -m benchmarks.cpu_matmul --dtypes int4 q4_0 --rows 1 2 8 --before ../before/pallas_kernels/native
 python -m benchmarks.cpu_matmul --dtypes int4-packed --rows 1 2 4 --before ../before/pallas_kernels/native
 python -m benchmarks.cpu_matmul --dtypes int4-packed --rows 1 8 --matrices head --before ../before/pallas_kernels/native
+python -m benchmarks.cpu_matmul --dtypes bfloat16 coded --rows 32 64 128 512 --before ../before/pallas_kernels/native
 
 Processor milliseconds of all threads for a matrix of `[3072, 1024]`, XLA's and the engine's own (`cpu_ms`, jax 0.10.2;
 `pallas_kernels/matmul/native.py`), on two cores of an EPYC with AVX-512 BF16 on which nothing else ran; reading the matrix in
@@ -67,8 +68,11 @@ from jaxengine.bench import machine
 from jaxengine.startup.native import register_native
 from jaxengine.startup.native_libraries import native_directory
 from pallas_kernels import matmul, scaled_matmul
-from pallas_kernels.native import calling
+from pallas_kernels.coded_matmul import HEAD, coded_matmul
+from pallas_kernels.coded_matmul.coding import SOURCE, Coder
+from pallas_kernels.native import FOLDER, calling
 from pallas_kernels.scaled_matmul.packed import packed
+from xla_cache.library import Recipe, obtain_library
 
 MATRICES = {
     "q": (2048, 1024),
@@ -100,6 +104,9 @@ kept as.
 PAIRED = ("int4", "int4-packed", "mxfp4", "q4_0", "q4_k")
 WITH_ZEROS = ("int4", "int4-packed", "q4_k")
 
+CODED = "coded"
+"""bfloat16 in 12 bits a number, which XLA has no product for: `--before` has to say what it is measured beside."""
+
 FEW_ROWS = 32
 """Up to so many, all copies are read in a round; with more, two."""
 
@@ -108,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 2, 8, 32, 128, 512, 2048])
     parser.add_argument(
-        "--dtypes", nargs="+", default=["bfloat16", "int8"], choices=["bfloat16", "float32", "int8", *SCALED]
+        "--dtypes", nargs="+", default=["bfloat16", "int8"], choices=["bfloat16", "float32", "int8", CODED, *SCALED]
     )
     parser.add_argument("--matrices", nargs="+", default=OF_LAYER, choices=list(MATRICES))
     parser.add_argument("--bytes", type=int, default=128 << 20, help="of all copies of a matrix")
@@ -157,6 +164,7 @@ def measure(
             {form: statistics.median(taken[1:]) for form, taken in kind.items()} for kind in (times, cpu_times)
         )
         nbytes, operations = sum(array.nbytes for array in (weight, *scales)), 2 * rows * shape[0] * shape[1]
+        nbytes = nbytes * 3 // 4 if dtype == CODED else nbytes  # the rest is room for what is not usual
         found.append(
             {
                 "matrix": matrix,
@@ -176,6 +184,11 @@ def measure(
 
 def made(dtype: str, generator: np.random.Generator, shape: tuple[int, int]) -> list[jax.Array]:
     """A matrix, with scales and zeros where it has some."""
+    if dtype == CODED:
+        bits = (0.02 * generator.normal(size=shape)).astype(jnp.bfloat16).view(np.uint16)
+        coded = np.empty((shape[0], shape[1] + HEAD), np.uint16)
+        Coder(obtain_library(FOLDER / SOURCE, native_directory(), Recipe.of(FOLDER)).symbols).code(bits, coded, 0)
+        return [jnp.asarray(coded)]
     integers = jnp.asarray(generator.integers(-127, 128, size=shape, dtype=np.int8))
     if dtype not in SCALED:
         scales = [jnp.ones(shape[0], jnp.float32)] if dtype == "int8" else []
@@ -196,6 +209,8 @@ def compiled(dtype: str, name: str | None, *arguments: Any) -> Callable[..., jax
 
     def multiply(x: jax.Array, weight: jax.Array, *scales: jax.Array) -> jax.Array:
         with calling(name):
+            if dtype == CODED:
+                return coded_matmul(x.astype(jnp.bfloat16), (weight,), platform="cpu")[0]
             if dtype not in SCALED:
                 return matmul(x, weight, scales=scales[0] if scales else None, platform="cpu")
             options = {"group": SCALED[dtype] or x.shape[1], "compute": jnp.bfloat16}

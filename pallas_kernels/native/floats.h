@@ -98,8 +98,9 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
         const Weight* following = ends ? weight + end * product.inputs : weight + group * product.inputs + next;
         const int64_t lines = (ends ? step : smaller(step, product.inputs - next)) * int64_t(sizeof(Weight)) / LINE;
         for (int64_t part = 0; part < rows.count; ++part) {
+          const int64_t from = lines * part / rows.count, to = lines * (part + 1) / rows.count;
           for (int64_t output = group; output < end; output += OUTPUTS) {
-            ask_for(following + (output - group) * product.inputs, product.inputs, lines * part / rows.count, lines * (part + 1) / rows.count);
+            ask_for(following + (output - group) * product.inputs, product.inputs, from, to);
             tiles<WIDE_ROWS / 2, WIDE_ROWS>(rows.size(part), given(output, block, std::integral_constant<int, 0>()),
                                             x(block, inputs, part), inputs, place(output, block, part));
           }

@@ -34,12 +34,14 @@ inline int64_t block_of(int64_t inputs, int64_t most) {
   return padded((inputs + count - 1) / count);
 }
 
-// `total` cut into the fewest parts of `most` at most, all about as large.
+// `total` cut into the fewest parts of `most` at most, all about as large: the first ones have one more. Nothing is divided for a part,
+// which takes a Xeon some 40 cycles.
 struct Split {
-  int64_t total, count;
-  Split(int64_t total, int64_t most) : total(total), count((total + most - 1) / most) {}
-  int64_t start(int64_t part) const { return total * part / count; }
-  int64_t size(int64_t part) const { return start(part + 1) - start(part); }
+  int64_t total, count, each, longer;
+  Split(int64_t total, int64_t most)
+      : total(total), count((total + most - 1) / most), each(total / larger(1, count)), longer(total - each * count) {}
+  int64_t start(int64_t part) const { return part * each + smaller(part, longer); }
+  int64_t size(int64_t part) const { return each + (part < longer); }
 };
 
 struct RowScale {
