@@ -45,10 +45,7 @@ NOT_INLINE void tile_of_coded(Source a, Source b, const uint8_t* following, cons
   UNROLLED for (int r = 0; r < R; r += 2) {
     const int next = r + 1 < R ? r + 1 : r;
     const Quad added = lanes_added((__m512)sums[0][r], (__m512)sums[1][r], (__m512)sums[0][next], (__m512)sums[1][next]);
-    for (int64_t q = 0; q < place.outputs; ++q) {
-      put(added[q], place, r, q);
-      if (r < next) put(added[2 + q], place, next, q);
-    }
+    put_two(added, place, r, next);
   }
 }
 

@@ -82,6 +82,15 @@ INLINE void put(float added, const Place& place, int64_t row, int64_t output) {
   out = place.begin ? added : out + added;
 }
 
+// The sums of two outputs of a row, and of the next one unless it is the same; where `place` has one, the second is left out.
+INLINE void put_two(Quad added, const Place& place, int64_t row, int64_t next) {
+  if (place.outputs < 2) return put(added[0], place, row, 0), row < next ? put(added[2], place, next, 0) : void();
+  __m64* outs[] = {reinterpret_cast<__m64*>(place.out + row * place.stride), reinterpret_cast<__m64*>(place.out + next * place.stride)};
+  __m128 sums = (__m128)added;
+  if (!place.begin) sums = _mm_add_ps(sums, _mm_loadh_pi(_mm_loadl_pi(_mm_setzero_ps(), outs[0]), outs[1]));
+  _mm_storel_pi(outs[0], sums), _mm_storeh_pi(outs[1], sums);
+}
+
 // Rows by their `numbers`, in place of one that is not there the nearest.
 template <typename Schedule>
 void take_coded(const CodedMatrix& matrix, const int32_t* numbers, int64_t count, uint16_t* out, int64_t threads, const Schedule& schedule) {
