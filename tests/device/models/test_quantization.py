@@ -15,11 +15,6 @@ from tests.quick import slow_but
 CHUNK = 5
 QUICK = {"qwen3-moe"}
 UNLIKE = {"llama", "gemma3", "qwen3-moe"}
-ERRORS = {"lfm2": 2e-3}
-"""Of families whose activations may differ in their last bit between devices, which sends some to the next integer: the sums of a
-convolution, made with fused multiplications or without."""
-
-
 MORE = {"granite-hybrid": 3.5}
 """Times the noise's errors, where a state carries them from token to token."""
 ELSEWHERE = {"nemotron-h"}
@@ -30,6 +25,11 @@ ELSEWHERE = {"nemotron-h"}
 def alone(case: str, quantization: str | None) -> list[np.ndarray]:
     fixture = Fixture.load(case)
     return PagedModel(fixture.config, fixture.tensors, quantization=quantization).logprobs(PROMPTS, seq=CHUNK)
+
+
+def distances(found: list[np.ndarray], expected: list[np.ndarray]) -> list[np.ndarray]:
+    """Of each prompt, how far each log probability is off."""
+    return [np.abs(here - there) for here, there in zip(found, expected, strict=True)]
 
 
 def with_noise(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -56,10 +56,7 @@ def test_log_probabilities_are_as_near_those_of_float32_as_with_noise_of_the_siz
     exact = alone(case, None)
     noise = PagedModel(fixture.config, with_noise(fixture.tensors)).logprobs(PROMPTS, seq=CHUNK)
 
-    def errors(found: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate([np.abs(one - other).ravel() for one, other in zip(found, exact, strict=True)])
-
-    found, expected = errors(alone(case, "int8")), errors(noise)
+    found, expected = (np.concatenate(distances(of, exact)) for of in (alone(case, "int8"), noise))
     most = MORE.get(case, 2.5)
     assert found.max() > 1e-5 * fixture.spread
     for measure in [third_quarter] if case in ELSEWHERE else [np.max, np.mean]:
@@ -71,12 +68,22 @@ def test_log_probabilities_are_as_near_those_of_float32_as_with_noise_of_the_siz
     slow_but([("llama", 4), *((case, 8) for case in FAMILIES)], (), often={("llama", 4), ("qwen3-moe", 8)}),
 )
 def test_log_probabilities_do_not_depend_on_the_devices(place):
-    """A row-parallel matrix has the scales of whole rows, its sums are integers, and activations have one scale a token."""
+    """A row-parallel matrix has the scales of whole rows, its sums are integers, and activations have one scale a token.
+
+    Activations may differ in their last bits between devices, and one halfway between two integers then becomes the other. Of
+    Granite 4 they differ by 2e-6 of a step in the mean, and a token has a thousand of them: that happens to one token of 600, in
+    one case of 25, and so not in two of three prompts. One step of one number is felt less than int8 itself, which moves all
+    numbers by up to half a step. A wrong scale or sum is felt in every prompt.
+    """
     case, devices = place
     fixture = Fixture.load(case)
     model = PagedModel(fixture.config, fixture.tensors, devices=devices, quantization="int8")
-    for found, expected in zip(model.logprobs(PROMPTS, seq=CHUNK), alone(case, "int8"), strict=True):
-        np.testing.assert_allclose(found, expected, atol=ERRORS.get(case, 2e-5) * fixture.spread, rtol=0)
+    off = distances(model.logprobs(PROMPTS, seq=CHUNK), alone(case, "int8"))
+    rounded_otherwise = [prompt for prompt in off if prompt.max() > 2e-5 * fixture.spread]
+    assert len(rounded_otherwise) <= 1
+    if rounded_otherwise:
+        of_int8 = np.concatenate(distances(alone(case, "int8"), alone(case, None)))
+        assert rounded_otherwise[0].max() < np.sqrt(np.mean(of_int8**2))
 
 
 @pytest.mark.parametrize("case", slow_but(["llama", "gpt2"], ["llama"]))
