@@ -15,6 +15,7 @@ from pallas_kernels import coded_matmul, coded_rows, coded_shape, matmul
 from pallas_kernels.coded_matmul.coding import SOURCE, Coder
 from pallas_kernels.coded_matmul.reference import MOST_OTHERS, decoded
 from pallas_kernels.native import FOLDER, calling
+from tests.quick import at_once
 from xla_cache.library import Recipe, find_compiler, obtain_library
 
 pairs = pytest.mark.skipif(not find_compiler().macros >= CODED_NEEDS, reason="no AVX-512 here")
@@ -80,8 +81,11 @@ def test_products_have_the_bits_of_the_plain_matrix(native: str, coder: Coder, i
     x = jnp.asarray(np.random.default_rng(1).normal(size=(200, inputs)), jnp.bfloat16)
     with calling(native):
         for rows in (*range(1, 20), 31, 200):
-            whole = jax.jit(lambda x: matmul(x, matrix, platform="cpu"))(x[:rows])
-            (found,) = jax.jit(lambda x: coded_matmul(x, [kept], platform="cpu"))(x[:rows])
+
+            def both(x: jax.Array, rows: int = rows) -> list[jax.Array]:
+                return [matmul(x[:rows], matrix, platform="cpu"), *coded_matmul(x[:rows], [kept], platform="cpu")]
+
+            whole, found = at_once(both, x)
             np.testing.assert_array_equal(sums(found), sums(whole))
         taken = jax.jit(lambda numbers: coded_rows(numbers, kept, platform="cpu"))(jnp.arange(-1, 71, dtype=jnp.int32))
     np.testing.assert_array_equal(np.asarray(taken).view(np.uint16), plain[np.clip(np.arange(-1, 71), 0, 69)])
