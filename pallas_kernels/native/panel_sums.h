@@ -41,7 +41,7 @@ struct PanelRows {
   };
 
   Place place(int64_t row) const {
-    const int64_t number = ((row + 1) * tiles.count - 1) / rows, before = tiles.start(number);
+    const int64_t number = tiles.part_of(row), before = tiles.start(number);
     return {rows, before, tiles.size(number), values + row - before};
   }
 };

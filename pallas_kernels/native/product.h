@@ -42,6 +42,11 @@ struct Split {
       : total(total), count((total + most - 1) / most), each(total / larger(1, count)), longer(total - each * count) {}
   int64_t start(int64_t part) const { return part * each + smaller(part, longer); }
   int64_t size(int64_t part) const { return each + (part < longer); }
+  // The part that has this place.
+  int64_t part_of(int64_t place) const {
+    const int64_t in_longer = longer * (each + 1);
+    return place < in_longer ? place / (each + 1) : longer + (place - in_longer) / each;
+  }
 };
 
 struct RowScale {
