@@ -34,8 +34,8 @@ inline int64_t block_of(int64_t inputs, int64_t most) {
   return padded((inputs + count - 1) / count);
 }
 
-// `total` cut into the fewest parts of `most` at most, all about as large: the first ones have one more. Nothing is divided for a part,
-// which takes a Xeon some 40 cycles.
+// `total` cut into the fewest parts of `most` at most, all about as large: the first ones have one more. Nothing is divided for a
+// part: each tile asks for its own.
 struct Split {
   int64_t total, count, each, longer;
   Split(int64_t total, int64_t most)

@@ -51,6 +51,7 @@ int main() {
       for (int64_t outputs : {1, 70}) wrong += check_coded(rows, inputs, outputs, 3);
     }
   }
+  wrong += check_coded(300, 896, 520, 1);  // by one thread: whole tasks
 #endif
   return agreed(wrong);
 }

@@ -49,7 +49,7 @@ static int check_products() {
       for (int64_t outputs : {1, 3, 70}) wrong += check<kind>(rows, inputs, outputs, 3);
     }
   }
-  return wrong + check<kind>(400, 1600, 5, 3);
+  return wrong + check<kind>(400, 1600, 5, 3) + check<kind>(300, 800, 520, 1);  // by one thread: whole tasks
 }
 
 // Every task is done once, by threads that come at once, late (`late`: when the caller has done them all), or not at all.
