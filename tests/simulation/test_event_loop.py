@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from random import Random
+from threading import Thread
 
 import pytest
 
-from tests.simulation.event_loop import SimulatedLoop, StuckError, simulated_time
+from tests.simulation.event_loop import REAL_CLOCK, SimulatedLoop, StuckError, simulated_time
 
 
 def order_of(seed: int) -> list[str]:
@@ -58,6 +59,18 @@ def test_time_is_that_of_timers_and_of_looks_at_the_clock() -> None:
 
     with simulated_time(loop):
         assert loop.run_until_complete(scenario()) == pytest.approx(3600.25)
+    loop.close()
+
+
+def test_another_thread_looks_at_the_real_clock() -> None:
+    loop, found = SimulatedLoop(Random(0), read_s=0.25), list[float]()
+    with simulated_time(loop):
+        before = REAL_CLOCK()
+        thread = Thread(target=lambda: found.append(time.monotonic()))
+        thread.start()
+        thread.join()
+    assert before <= found[0] <= REAL_CLOCK()
+    assert loop.time() == 0
     loop.close()
 
 
