@@ -105,7 +105,7 @@ PAIRED = ("int4", "int4-packed", "mxfp4", "q4_0", "q4_k")
 WITH_ZEROS = ("int4", "int4-packed", "q4_k")
 
 CODED = "coded"
-"""bfloat16 in 12 bits a number, which XLA has no product for: `--before` has to say what it is measured beside."""
+"""bfloat16 in 12 bits a number."""
 
 FEW_ROWS = 32
 """Up to so many, all copies are read in a round; with more, two."""
@@ -124,6 +124,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a file for the JSON")
     arguments = parser.parse_args()
     before, output = arguments.before, arguments.output
+    if CODED in arguments.dtypes and before is None:
+        parser.error(
+            f"XLA has no product for {CODED}: name native/ of another commit by --before, or leave {CODED} out"
+        )
     other = {"xla": None} if before is None else {"before": register_native(native_directory(), before)[0]}
     forms = other | {"native": register_native(native_directory())[0]}
     results = [
