@@ -132,7 +132,7 @@ class JsonRoute(APIRoute):
         async def handle(request: Request) -> Response:
             try:
                 return await handler(JsonRequest(request.scope, request.receive))
-            except ClientGoneError:
+            except (ClientGoneError, ClientDisconnect):
                 return Response(status_code=CLIENT_GONE)
             except AnyHTTPException as error:
                 if isinstance(

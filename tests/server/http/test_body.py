@@ -137,3 +137,18 @@ def test_a_client_that_leaves_while_it_sends_is_no_incident(
         while server.service.num_active:
             time.sleep(0.01)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/files", "/v1/audio/transcriptions"])
+def test_a_client_that_leaves_while_it_sends_is_no_error(
+    server: Live, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of JSON, and of a form, whose body the route reads itself."""
+    port = int(server.url.rsplit(":", 1)[1])
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3000\r\n\r\nx".encode())
+        time.sleep(0.05)
+    with caplog.at_level(logging.ERROR, "jaxengine"):
+        time.sleep(0.2)
+        assert server.http.get("/health").status_code == 200
+    assert not caplog.records

@@ -31,6 +31,7 @@ from jaxengine.media.mel import RATE
 from jaxengine.media.quiet import cut_where_quiet
 from jaxengine.media.sound import decode_sound
 from jaxengine.options.option import MIB
+from jaxengine.server.endpoints.audio.ended import check_made, check_pooled
 from jaxengine.server.endpoints.audio.joined import Joining, between, joined
 from jaxengine.server.endpoints.audio.protocol import (
     DurationUsage,
@@ -144,16 +145,13 @@ class SpeechAnswer:
                 async for several in stream:
                     for output in several:
                         [made] = output.outputs
-                        if made.finish_reason == "error":
-                            raise RequestError(f"a piece could not be transcribed: {made.stop_reason}")
-                        if made.finish_reason == "abort" and made.stop_reason is None:
-                            raise OverloadedError(PAUSED)
+                        check_made(made, "a piece could not be transcribed")
                         if (silent := self._silent.get(output.request_id)) is None:
                             number = self._order[output.request_id]
                             outputs[number] = made
                             if self._words:
                                 timing[number] = asyncio.create_task(self._timed(number, made.token_ids))
-                        elif output.prompt_logprobs:  # one that was aborted has none
+                        else:
                             silence[silent] = math.exp(output.prompt_logprobs[-1][self._speech.silence].logprob)
             await asyncio.gather(*timing.values())
         finally:
@@ -192,13 +190,9 @@ class SpeechAnswer:
 
         with await service.submit([request], self._origin, self._terms) as stream:
             async for [output] in stream:
-                if output.aborted:
-                    break
+                check_pooled(output, "the words of a piece could not be timed")
                 return await service.in_thread(partial(words, data_of(output)))
-        raise RequestError(
-            f"the words of a piece could not be timed: one step has to take the {len(shown.token_ids or ())} tokens of its text "
-            "at once (max_num_batched_tokens), or the engine was stopped"
-        )
+        raise OverloadedError(PAUSED)
 
     async def events(self, stream: OutputStream[Any]) -> AsyncIterator[bytes]:
         """Chunks of the text in its order, as vLLM names them, up to the end or to a piece that was aborted or failed."""
@@ -319,8 +313,10 @@ class SpeechAnswer:
         request = await self._request(ParsedPrompt(token_ids=(self._speech.start,), shown=(first,)), params)
         with await self._service.submit([request], self._origin, self._terms) as stream:
             async for [output] in stream:
-                return codes[output.outputs[0].token_ids[0]]
-        raise RequestError("the language of the sound could not be told; name it", param="language")
+                [made] = output.outputs
+                check_made(made, "the language of the sound could not be told")
+                return codes[made.token_ids[0]]
+        raise OverloadedError(PAUSED)
 
     @property
     def _between(self) -> str:
