@@ -192,7 +192,13 @@ def _choice(choice: str | JsonObject | None, functions: tuple[Function, ...]) ->
         return choice, None
     described = choice.get("function")
     name = described.get("name") if isinstance(described, dict) else None
+    if choice.get("type", "function") != "function" or not isinstance(name, str):
+        raise RequestError.of(
+            "tool_choice",
+            "must be none, auto, required or {'type': 'function', 'function': {'name': ...}} (to allow some tools alone, send "
+            f"no others), got {str(choice)[:100]}",
+        )
     for function in functions:
         if function.name == name:
             return "named", function
-    raise RequestError.of("tool_choice", f"names {str(name)[:100]!r}, which is not in tools")
+    raise RequestError.of("tool_choice", f"names {name[:100]!r}, which is not in tools")

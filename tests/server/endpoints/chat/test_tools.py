@@ -180,6 +180,10 @@ def test_a_forced_call_that_is_cut_is_told_as_far_as_it_came(tooled: Live) -> No
         ),
         ({"tools": TOOLS, "tool_choice": {"function": {"name": "g"}}}, "tool_choice names 'g', which is not in tools"),
         (
+            {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+            "send no others), got {'type': 'allowed_tools'",
+        ),
+        (
             {"tools": TOOLS, "tool_choice": "required", "guided_regex": "a"},
             "tool_choice 'required' and a structured answer exclude each other",
         ),
