@@ -18,7 +18,7 @@ from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.contract.rows import Align
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
-from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.errors import ConfigError, RequestError, UnsupportedError
 from jaxengine.front.checks import check_generates, check_params, check_prompt, check_room, handover, output_room
 from jaxengine.front.prompts import ParsedPrompt, no_eyes, parse_prompt
 from jaxengine.text.generation_config import GenerationDefaults
@@ -82,7 +82,10 @@ class Intake:
         self.end_token_ids = end_token_ids(tokenizer, self._defaults)
         self._eos_token_id = self.end_token_ids[0] if self.end_token_ids else None
         self._more_eos_ids = self.end_token_ids[1:]
-        self.default_params = SamplingParams.from_optional(**self._defaults.sampling)
+        try:
+            self.default_params = SamplingParams.from_optional(**self._defaults.sampling)
+        except RequestError as error:
+            raise ConfigError(f"generation_config.json or override_generation_config: {error}") from error
 
     def prepare(
         self, prompts: Sequence[Any], params: Sequence[Params], *, priorities: Sequence[int] | None = None

@@ -269,13 +269,20 @@ def read_options(options: Mapping[str, Any]) -> tuple[EngineConfig, ServerConfig
     own = translate(options, engine | server)
     if "host" not in own and (host := os.environ.get(HOST_VARIABLE)):
         own["host"] = host
-    if not own.get("model") and own.get("enable_auto_tool_choice") is None and own.get("tool_call_parser") != NO_PARSER:
-        own["enable_auto_tool_choice"] = True  # which the embedded model has learned
+    if own.get("enable_auto_tool_choice") is None and _calls_as_learned(own):
+        own["enable_auto_tool_choice"] = True
     config = EngineConfig.from_options(**{name: value for name, value in own.items() if name in engine})
     served = ServerConfig.from_options(**{name: value for name, value in own.items() if name in server})
     if not config.lora.enable_lora and (asked := served.adapters.needs_lora):
         raise ConfigError(f"{asked} needs enable_lora, with room for adapters (max_loras, max_lora_rank)")
     return config, served
+
+
+def _calls_as_learned(own: Mapping[str, Any]) -> bool:
+    """Whether the embedded model answers, which has learned to call tools, in its own format or in one that is named."""
+    parser = own.get("tool_call_parser") or AUTO
+    replaced = any(own.get(name) for name in ("chat_template", "tokenizer", "skip_tokenizer_init"))
+    return not own.get("model") and parser != NO_PARSER and (parser != AUTO or not replaced)
 
 
 def read_file(path: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from jaxengine.device.runtime.block_moves import block_bytes
@@ -34,8 +35,8 @@ def with_host_blocks(space: ProgramSpace, cache: CacheConfig) -> ProgramSpace:
         size = min(on_device, host_memory_bytes() // PASSAGE_SHARE)
     if size < sum(sizes):
         raise ConfigError(
-            f"kv_offloading_size={size / GIB:.3g} GiB holds no page of each pool ({sizes} bytes each); give it "
-            f"{sum(sizes) / GIB:.3f} or more, or leave it out"
+            f"kv_offloading_size={size / GIB:.3g} GiB holds no page of each pool ({' + '.join(map(str, sizes))} bytes); give it "
+            f"{math.ceil(sum(sizes) / GIB * 1000) / 1000:.3f} or more, or leave it out"
         )
     return replace(space, host_blocks=tuple(max(1, size * count // on_device) for count in counts))
 

@@ -226,6 +226,7 @@ def _text_source(config: EngineConfig, model: ModelPlan) -> ModelSource:
             token=options.hf_token,
             cache_dir=options.download_dir,
             weights=False,
+            option="tokenizer",
         )
     return ModelSource(
         path=model.source.path,

@@ -48,7 +48,7 @@ class Tokenizer:
             chat_template: replaces the model's own: a file, or the template itself.
 
         Raises:
-            CheckpointError: no usable tokenizer files there, or no such template file.
+            CheckpointError: no usable tokenizer files there, or no such template file, or what is given is no template.
         """
         import dataclasses
 
@@ -265,13 +265,19 @@ def _cut_longest(first: int, second: int, most: int) -> tuple[int, int]:
 
 def _template_text(given: str) -> str:
     """A chat template option is a file where one of that name exists or the text has no template syntax."""
+    from jaxengine.text.chat import ChatTemplate
+
+    text, path = given, Path(given)
     looks_like_text = "{" in given or "\n" in given
-    if looks_like_text:
-        return given
-    path = Path(given)
-    if not path.is_file():
-        raise CheckpointError(f"chat_template {given!r} is neither a file nor a jinja template")
-    return path.read_text(encoding="utf-8")
+    if not looks_like_text:
+        if not path.is_file():
+            raise CheckpointError(f"chat_template {given!r} is neither a file nor a jinja template")
+        text = path.read_text(encoding="utf-8")
+    try:
+        ChatTemplate.compiled(text)
+    except RequestError as error:
+        raise CheckpointError(f"chat_template {given[:100]!r}: {error}") from error
+    return text
 
 
 def require_tokenizer(tokenizer: Tokenizer | None, what: str) -> Tokenizer:

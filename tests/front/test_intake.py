@@ -13,7 +13,7 @@ from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.pooling import Finish, Pooled, PoolerTraits
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import SamplingParams
-from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError
+from jaxengine.errors import ConfigError, ContextLengthError, RequestError, UnsupportedError
 from jaxengine.front.intake import Intake, derived_seed
 from jaxengine.front.prompts import split_prompts
 from jaxengine.text.generation_config import GenerationDefaults
@@ -215,6 +215,8 @@ def test_parameters_must_be_sampling_params() -> None:
 def test_defaults_of_the_model_are_used() -> None:
     entry = intake(defaults=GenerationDefaults(sampling={"temperature": 0.6, "top_k": 20}))
     assert entry.default_params == SamplingParams(temperature=0.6, top_k=20)
+    with pytest.raises(ConfigError, match=r"override_generation_config: temperature must be in \[0\.0, 2\.0\], got -1"):
+        intake(defaults=GenerationDefaults(sampling={"temperature": -1}))
 
 
 def embedding(prompt: Any = "Tom", *, entry: Intake | None = None, **pooling: Any) -> Any:

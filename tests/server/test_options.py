@@ -101,6 +101,9 @@ def test_options_are_told_apart() -> None:
         ({"model": "m", "enable_auto_tool_choice": True}, True),
         ({"enable_auto_tool_choice": False}, False),
         ({"tool_call_parser": "none"}, False),
+        ({"chat_template": "{{ messages }}"}, False),
+        ({"chat_template": "{{ messages }}", "tool_call_parser": "hermes"}, True),
+        ({"skip_tokenizer_init": True}, False),
     ],
 )
 def test_the_embedded_model_may_call_tools_unless_told_otherwise(options: dict[str, Any], may: bool) -> None:

@@ -31,8 +31,10 @@ def test_pages_that_pass_through_take_what_the_device_has_or_a_part_of_the_host(
 
 
 def test_a_size_without_room_for_a_page_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"kv_offloading_size=.* GiB holds no page"):
+    """What it is said to need is enough."""
+    with pytest.raises(ConfigError, match=r"kv_offloading_size=.* GiB holds no page .* give it 0\.001 or more"):
         with_host_blocks(space("float32"), CacheConfig(kv_offloading_size=1e-9))
+    assert with_host_blocks(space("float32"), CacheConfig(kv_offloading_size=0.001)).host_blocks[0] >= 1
 
 
 def test_a_size_that_the_host_does_not_have_is_refused() -> None:

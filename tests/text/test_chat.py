@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.errors import CheckpointError, RequestError, UnsupportedError
 from jaxengine.text.tokenizer import Tokenizer
 from tests.text import tiny
 
@@ -127,6 +127,8 @@ def test_templates_come_from_files_lists_and_options(tmp_path: Path) -> None:
     (path / "own.jinja").write_text("{{ messages | length }} own")
     assert Tokenizer.load(path, chat_template=str(path / "own.jinja")).apply_chat_template(messages) == "1 own"
     assert Tokenizer.load(path, chat_template="{{ eos_token }}!").apply_chat_template(messages) == "</s>!"
+    with pytest.raises(CheckpointError, match=r"chat_template '\{\{ broken': the chat template is not valid jinja"):
+        Tokenizer.load(path, chat_template="{{ broken")
 
 
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]

@@ -68,6 +68,7 @@ def resolve(
     weights: bool = True,
     load_format: str = "auto",
     show_progress: bool = True,
+    option: str = "model",
 ) -> ResolvedModel:
     """Find a model's files, downloading what the cache lacks.
 
@@ -80,6 +81,7 @@ def resolve(
         weights: Whether the weights are needed too, or only config and tokenizer.
         load_format: Which weights: `safetensors`, `pt` (`pytorch_model.bin`), or `auto` for the first of these that is there.
         show_progress: Whether downloads draw progress bars.
+        option: What named it, for errors.
 
     Raises:
         ConfigError: neither a directory nor a hub id, or a revision of something that has none.
@@ -99,7 +101,7 @@ def resolve(
     if is_gguf(path):
         _refuse_revision(revision, f"the file {path}")
         return ResolvedModel(directory_of(path), model, "directory")
-    _require_hub_id(model, path)
+    _require_hub_id(model, path, option)
     model, _, quantised = model.partition(":")
     hub = _Hub(model, token=token, cache_dir=cache_dir, endpoint=endpoint, show_progress=show_progress)
     if quantised:
@@ -153,18 +155,18 @@ def _refuse_revision(revision: str | None, what: str) -> None:
         raise ConfigError(f"revision {revision!r} was given for {what}, which has no revisions; leave it out")
 
 
-def _require_hub_id(model: str, path: Path) -> None:
+def _require_hub_id(model: str, path: Path, option: str = "model") -> None:
     if path.is_file():
         raise ConfigError(
-            f"the model {model!r} is a file; name a .gguf file, or the directory that holds config.json and the weights"
+            f"the {option} {model!r} is a file; name a .gguf file, or the directory that holds config.json and the weights"
         )
     if "://" in model:
         raise ConfigError(
-            f"the model {model!r} is an address; copy or mount it and name the directory, or give a hub id"
+            f"the {option} {model!r} is an address; copy or mount it and name the directory, or give a hub id"
         )
     if HUB_ID.fullmatch(model) is None:
         raise ConfigError(
-            f"the model {model!r} is neither an existing directory nor a hub id such as 'Qwen/Qwen3-0.6B'; check the path "
+            f"the {option} {model!r} is neither an existing directory nor a hub id such as 'Qwen/Qwen3-0.6B'; check the path "
             f"(looked for {path.absolute()})"
         )
 

@@ -231,8 +231,10 @@ def test_no_model_is_the_embedded_one(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("model", ["./missing", "/no/such/dir", "a/b/c", "~/nowhere", "with space", ""])
 def test_neither_a_directory_nor_a_hub_id(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="neither an existing directory nor a hub id"):
+    with pytest.raises(ConfigError, match=r"^the model .* is neither an existing directory nor a hub id"):
         resolve(model)
+    with pytest.raises(ConfigError, match=r"^the tokenizer .* is neither an existing directory nor a hub id"):
+        resolve(model, option="tokenizer")
 
 
 def test_a_file_is_not_a_model(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -51,6 +52,20 @@ def test_its_size_is_bounded_and_counted() -> None:
         if f"r{number}" in store._kept:
             store.delete(f"r{number}")
     assert (store.num_bytes, len(store)) == (0, 0)
+
+
+def test_it_takes_the_memory_that_is_counted() -> None:
+    """But for a few hundred bytes of each entry's own."""
+    store, number = ResponseStore(1_000_000), 200
+    tracemalloc.start()
+    try:
+        for each in range(number):
+            store.put(response(f"r{each}", text="y" * 1000), turn("x" * 300), [])
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(store) == number
+    assert taken < store.num_bytes + 600 * number
 
 
 def test_what_is_larger_than_the_store_is_not_kept() -> None:
