@@ -62,7 +62,7 @@ LOOK_S = 0.25
 """How often the engines are looked at."""
 
 LATE_S = 1.0
-"""An event loop that comes to look so late has not heard the engines either, and judges none."""
+"""An event loop that comes to look so late has not heard the engines either, and does not count that time."""
 
 LAST_SIGN_S = 2.0
 """How long a killed engine may take to tell its end; after that it is left behind."""
@@ -380,13 +380,15 @@ class Supervisor:
     def _look(self) -> None:
         """Judge the engines by their silence and their steps."""
         now = self._now()
-        late = now - self._looked > LOOK_S + LATE_S
+        late = now - self._looked - LOOK_S
         self._looked = now
         for engine in [engine for engine in self._dead if not engine.is_alive]:
             self._dead.remove(engine)
             engine.close()
         for ward in self._wards:
-            if ward.engine is not None and not late and (verdict := ward.watch.verdict(now)) is not None:
+            if late > LATE_S:
+                ward.watch.pass_over(late, now)
+            if ward.engine is not None and (verdict := ward.watch.verdict(now)) is not None:
                 cause, words = verdict
                 if ward.condemned is None:
                     logger.error("engine %d counts as dead: %s", ward.index, words)

@@ -46,6 +46,10 @@ class Watch:
         if not self._busy:
             self._told, self._busy = now, True
 
+    def pass_over(self, seconds: float, now: float) -> None:
+        """So many seconds do not count: nobody listened, as this process or the machine stood still."""
+        self._heard, self._told = min(self._heard + seconds, now), min(self._told + seconds, now)
+
     def verdict(self, now: float) -> tuple[Cause, str] | None:
         """What the engine counts as dead for, and the words for it; None while it works."""
         silent = now - self._heard

@@ -479,3 +479,24 @@ def test_what_is_asked_of_an_engine_that_is_not_started_again_is_answered() -> N
                 await asyncio.wait_for(pausing, 10)
 
     asyncio.run(scenario())
+
+
+def test_a_front_that_stood_still_blames_no_engine() -> None:
+    """Of time in which nobody listened no look makes silence, the late one and those after it."""
+
+    async def scenario() -> None:
+        rig = Rig(silence_s=100.0)
+        async with rig.running() as client:
+            await collect(client, request("before"))
+            supervisor = rig.supervisor
+            [ward] = supervisor._wards
+            supervisor._looked -= 400.0
+            ward.watch._heard -= 400.0
+            ward.watch._told -= 400.0
+            for _ in range(2):
+                supervisor._look()
+                assert ward.condemned is None
+            assert await collect(client, request("after")) == answers(request("after"))
+        assert rig.restarts == 0
+
+    asyncio.run(scenario())

@@ -29,6 +29,22 @@ def test_silence_is_death() -> None:
     assert watch.verdict(20.0) is None
 
 
+def test_time_in_which_nobody_listened_does_not_count() -> None:
+    """Neither as silence nor of a step; what was heard since is not heard later than now."""
+    watch = ready(limit_s=20.0)
+    watch.hear(outputs(busy=True), 5.0)
+    watch.pass_over(100.0, 108.0)
+    assert watch.verdict(114.0) is None
+    verdict = watch.verdict(115.5)
+    assert verdict is not None
+    assert verdict[0] == "silence"
+    watch.hear(Alive(), 115.5)
+    watch.pass_over(100.0, 116.0)
+    verdict = watch.verdict(126.5)
+    assert verdict is not None
+    assert verdict[0] == "silence"
+
+
 def test_a_start_may_be_silent_for_longer() -> None:
     watch = Watch(0.0, silence_s=10.0)
     assert watch.verdict(START_SILENCE_S) is None

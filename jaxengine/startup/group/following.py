@@ -19,6 +19,7 @@ from jaxengine.options.group_key import VARIABLE
 from jaxengine.startup.group.group import Values
 from jaxengine.startup.group.leading import BEAT_S
 from jaxengine.startup.group.link import Link, reach
+from jaxengine.startup.group.turns import turns
 
 logger = logging.getLogger("jaxengine")
 
@@ -104,7 +105,9 @@ class FollowingGroup:
         self._lose("its process has ended, or the network between us")
 
     def _beat(self) -> None:
-        while not self._closed.wait(BEAT_S):
+        for stood_still in turns(self._closed, BEAT_S):
+            if stood_still:
+                self._heard = time.monotonic()
             results = [self._results.popleft() for _ in range(len(self._results))]
             self._send("beat", results)
             if (silent := time.monotonic() - self._heard) > SILENCE_S:

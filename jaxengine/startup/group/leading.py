@@ -18,6 +18,7 @@ from typing import Any
 from jaxengine.errors import ConfigError, EngineDeadError
 from jaxengine.startup.group.group import Values
 from jaxengine.startup.group.link import GREETING_S, Link, welcome
+from jaxengine.startup.group.turns import turns
 
 logger = logging.getLogger("jaxengine")
 
@@ -164,9 +165,11 @@ class LeadingGroup:
             self._lose(rank, f"it could not do what this host has done: {error}")
 
     def _watch(self) -> None:
-        while not self._closed.wait(BEAT_S):
+        for stood_still in turns(self._closed, BEAT_S):
             self._send(("beat",))
             now = time.monotonic()
+            if stood_still:
+                self._heard = dict.fromkeys(self._heard, now)
             most = SILENCE_S if self._told else START_SILENCE_S
             for rank, heard in self._heard.items():
                 if now - heard > most:

@@ -13,10 +13,11 @@ import pytest
 
 from jaxengine.errors import ConfigError
 from jaxengine.options.group_key import VARIABLE, group_key
-from jaxengine.startup.group import leading
+from jaxengine.startup.group import following, leading
 from jaxengine.startup.group.following import FollowingGroup, find_first_host
 from jaxengine.startup.group.group import agree, differences, least
 from jaxengine.startup.group.leading import LeadingGroup, gather_hosts
+from jaxengine.startup.group.turns import turns
 
 HELLO = {"jaxengine": "1"}
 KEY = b"of these hosts"
@@ -181,6 +182,26 @@ def test_a_silent_host_is_lost(made: ExitStack, monkeypatch: pytest.MonkeyPatch)
     group.first.tell("prepare", (), {})
     until(lambda: group.lost[0])
     assert "host 1 of 2 is lost: it has given no sign of life" in group.lost[0][0]
+
+
+def test_who_stood_still_has_heard_nobody(made: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that was suspended, or processes that were stopped, go on together; who is silent afterwards is lost."""
+    stopped, real = threading.Event(), turns
+
+    def late(closed: threading.Event, every_s: float) -> Iterator[bool]:
+        for _ in real(closed, every_s):
+            yield stopped.is_set()
+
+    for side in (leading, following):
+        monkeypatch.setattr(side, "SILENCE_S", 0.2)
+        monkeypatch.setattr(side, "turns", late)
+    stopped.set()
+    group = hosts(made, 2)
+    group.first.tell("prepare", (), {})
+    time.sleep(1.2)
+    assert group.lost == {0: [], 1: []}
+    stopped.clear()
+    until(lambda: group.lost[0] and group.lost[1])
 
 
 def test_the_others_end_with_the_first(made: ExitStack) -> None:
