@@ -44,14 +44,26 @@ def tolerance(case: ScaledCase) -> dict[str, float]:
     return {"atol": 0.2, "rtol": 0.01} if case.compute == "bfloat16" else {"atol": 2e-4, "rtol": 1e-5}
 
 
+@functools.cache
+def defined(case: ScaledCase) -> np.ndarray:
+    """What the reference gives, compiled once for all backends; `test_the_definition_is_the_matrix_written_out` tries it."""
+    options = {**case.options(), "precision": HIGHEST}
+    return np.asarray(at_once(scaled_matmul, *case.arguments(), **options, backend="reference"))
+
+
+@functools.cache
+def defined_of_groups(case: ScaledCase) -> np.ndarray:
+    options = {**case.options(), "precision": HIGHEST}
+    return np.asarray(at_once(grouped_scaled_matmul, *case.grouped_arguments(), **options, backend="reference"))
+
+
 @pytest.mark.parametrize("backend", backends(OP))
 @pytest.mark.parametrize("case", SCALED_CASES, ids=str)
 def test_every_backend_multiplies_alike(case: ScaledCase, backend: str) -> None:
     given = case.arguments()
-    multiply = functools.partial(scaled_matmul, **case.options(), precision=HIGHEST)
-    found = jax.jit(functools.partial(multiply, backend=backend))(*given)
+    found = jax.jit(functools.partial(scaled_matmul, **case.options(), precision=HIGHEST, backend=backend))(*given)
     assert (found.shape, found.dtype) == ((*case.rows, case.outputs), jnp.float32)
-    np.testing.assert_allclose(found, at_once(multiply, *given, backend="reference"), **tolerance(case))
+    np.testing.assert_allclose(found, defined(case), **tolerance(case))
 
 
 @pytest.mark.parametrize("backend", backends(GROUPED))
@@ -62,8 +74,7 @@ def test_every_backend_multiplies_groups_alike(case: ScaledCase, backend: str) -
     found = jax.jit(functools.partial(multiply, backend=backend))(*given)
     assert (found.shape, found.dtype) == ((sum(case.sizes) + case.behind, case.outputs), jnp.float32)
     real = slice(sum(case.sizes))
-    expected = np.asarray(at_once(multiply, *given, backend="reference"))
-    np.testing.assert_allclose(np.asarray(found)[real], expected[real], **tolerance(case))
+    np.testing.assert_allclose(np.asarray(found)[real], defined_of_groups(case)[real], **tolerance(case))
 
 
 KERNEL_CASES = tuple(
@@ -377,8 +388,7 @@ def test_the_definition_is_the_matrix_written_out(case: ScaledCase) -> None:
     for number in range(case.inputs):
         of = number // case.group
         matrix[:, number] = (weight[:, number] - (zeros[0][of] if zeros else 0)) * scales[of]
-    found = at_once(scaled_matmul, *case.arguments(), **case.options(), backend="reference")
-    np.testing.assert_allclose(found, x @ matrix.T, **tolerance(case))
+    np.testing.assert_allclose(defined(case), x @ matrix.T, **tolerance(case))
 
 
 @pytest.mark.parametrize("case", [SCALED_CASES[0], SCALED_CASES[4], SCALED_CASES[2]], ids=str)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,9 +23,25 @@ from pallas_kernels.write_kv.tpu import in_words
 from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import QUICK
 
+ON_THE_SIMULATED_TPU = {
+    "one-token",
+    "padding",
+    "runs-and-padding",
+    "head-size-64",
+    "bfloat16-bfloat16-bits",
+    "float32-float8_e4m3fn",
+    "int8-runs",
+}
+"""The TPU cases that every run computes, some seconds each to trace and compile: one of each kind. The others are slow."""
 
-@pytest.mark.parametrize("backend", OP.backends)
-@pytest.mark.parametrize("case", WRITE_CASES, ids=str)
+
+def cases() -> Iterator[Any]:
+    for case, backend in itertools.product(WRITE_CASES, OP.backends):
+        slow = backend == "tpu" and case.name not in ON_THE_SIMULATED_TPU
+        yield pytest.param(case, backend, id=f"{case}-{backend}", marks=pytest.mark.slow if slow else ())
+
+
+@pytest.mark.parametrize(("case", "backend"), list(cases()))
 def test_tokens_lie_where_they_belong_and_nothing_else_changes(case: WriteCase, backend: str, native: str) -> None:
     with checked_tpu() if backend == "tpu" else nullcontext(), calling(native):
         check(case, backend, platform="tpu" if backend == "tpu" else "cpu")

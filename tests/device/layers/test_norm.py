@@ -55,7 +55,7 @@ def test_a_head_is_the_same_to_the_last_bit_beside_any_others(make, size):
     pair = jax.jit(lambda q, k: [norm(x) for norm, x in zip(norms, (q, k), strict=True)])
     generator = np.random.default_rng(size)
     q, k = (generator.normal(size=(256, heads, size)).astype(np.float32) for heads in (8, 2))
-    whole = pair(q, k)
+    whole = [np.asarray(result) for result in pair(q, k)]  # to cut a row out of JAX's array is a program
     for rows in (2, 3, 4, 7, 16, 64):
         for start in range(0, 256 - rows, 16):
             part = slice(start, start + rows)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxengine.device.layers.routing import Routing, SparseMixer
+from tests.quick import at_once
 
 COUNT = 12
 SCORES = np.random.default_rng(0).normal(size=(9, COUNT))
@@ -57,10 +57,10 @@ def by_hand(routing: Routing, scores: np.ndarray, correction: np.ndarray | None)
 )
 def test_experts_and_weights_are_those_of_the_rule(routing: Routing, corrected: bool, platform: str) -> None:
     correction = CORRECTION if corrected else None
-    given = None if correction is None else jnp.asarray(correction, jnp.float32)
-    weights, experts = routing(jnp.asarray(SCORES, jnp.float32), given, platform=platform)
+    given = None if correction is None else correction.astype(np.float32)
+    weights, experts = map(np.asarray, at_once(routing, SCORES.astype(np.float32), given, platform=platform))
     for row, expected in enumerate(by_hand(routing, SCORES, correction)):
-        found = dict(zip(np.asarray(experts[row]).tolist(), np.asarray(weights[row]).tolist(), strict=True))
+        found = dict(zip(experts[row].tolist(), weights[row].tolist(), strict=True))
         assert found == pytest.approx(expected, rel=1e-5)
 
 
@@ -68,7 +68,8 @@ def test_the_sparse_mixer_takes_the_best_and_then_the_best_of_the_others() -> No
     """The second's weight is among those that lie near it, which the first no longer is; both are 1 where nothing lies near."""
     scores = np.array([[1.0, 0.9, 0.85, -2.0], [3.0, 1.0, 0.9, 0.1], [0.0, 0.0, -1.0, 0.0], [-1.0, -1.2, -1.3, -9.0]])
     near = [[(0, 1, 2), (1, 2)], [(0,), (1, 2)], [(0, 1, 3), (1, 3)], [(0, 1, 2), (1, 2)]]
-    weights, experts = SparseMixer(count=4, jitter=0.12)(jnp.asarray(scores, jnp.float32), None, platform="cpu")
+    mixer = SparseMixer(count=4, jitter=0.12)
+    weights, experts = at_once(mixer, scores.astype(np.float32), None, platform="cpu")
     assert experts.tolist() == [[0, 1]] * 4
     for token, found, sets in zip(np.exp(scores), np.asarray(weights), near, strict=True):
         expected = [token[best] / token[list(others)].sum() for best, others in zip((0, 1), sets, strict=True)]

@@ -97,7 +97,7 @@ def sampled(
     """Run the device sampler on `logits [R, V]`; rows beyond `rows` are padding."""
     kept, slots = device_state(rows, vocab=logits.shape[1], padded=logits.shape[0], logprobs=variant is Variant.FULL)
     outputs, _ = run(variant, jnp.asarray(logits), kept, slots, max_logprobs=5, layout=layout)
-    return outputs  # type: ignore[no-any-return]
+    return jax.device_get(outputs)  # type: ignore[no-any-return]  # each look into JAX's array runs a program
 
 
 @functools.cache

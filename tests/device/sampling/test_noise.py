@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # which loads its statistics where they are used: they take a second and a half
 
 from jaxengine.device.sampling import Variant
 from jaxengine.device.sampling.noise import gumbel
@@ -32,7 +32,7 @@ def test_the_noise_of_a_seed_never_changes() -> None:
 
 def test_it_is_gumbel_distributed() -> None:
     values = noise(list(range(20)), list(range(20)), vocab=5000).ravel()
-    assert stats.kstest(values, "gumbel_r").pvalue > 0.01
+    assert scipy.stats.kstest(values, "gumbel_r").pvalue > 0.01
     assert np.isfinite(values).all()
 
 
@@ -40,7 +40,7 @@ def test_large_values_which_decide_are_finely_spaced() -> None:
     values = noise(list(range(40)), [0] * 40, vocab=151_936)
     best = values.max(axis=1)
     # The largest of V Gumbel variates is Gumbel around log(V).
-    assert stats.kstest(best - np.log(151_936), "gumbel_r").pvalue > 0.01
+    assert scipy.stats.kstest(best - np.log(151_936), "gumbel_r").pvalue > 0.01
     top = np.sort(values.ravel())[-2000:]
     assert len(np.unique(top)) > 0.995 * len(top)
 
@@ -53,7 +53,7 @@ def test_neighbouring_seeds_positions_and_tokens_are_independent(axis: str) -> N
         values = noise([7] * 400, list(range(400)), vocab=500)
     else:
         values = noise([7] * 500, list(range(500)), vocab=400).T
-    ranks = stats.rankdata(values.ravel()).reshape(values.shape)
+    ranks = scipy.stats.rankdata(values.ravel()).reshape(values.shape)
     correlations = [np.corrcoef(ranks[:-lag].ravel(), ranks[lag:].ravel())[0, 1] for lag in (1, 2, 3, 16, 64)]
     assert np.abs(correlations).max() < 4.5 / np.sqrt(values.size)
     flips = (values[:-1] > 0.3665) == (values[1:] > 0.3665)  # 0.3665 is the median
@@ -90,9 +90,9 @@ def test_tokens_have_the_frequencies_of_the_softmax(options: Options, expected: 
     counts = np.bincount(tokens, minlength=5)
     possible = np.asarray(expected) > 0
     assert counts[~possible].sum() == 0
-    assert stats.chisquare(counts[possible], np.asarray(expected)[possible] * draws).pvalue > 0.01
+    assert scipy.stats.chisquare(counts[possible], np.asarray(expected)[possible] * draws).pvalue > 0.01
     pairs = np.histogram2d(tokens[::2], tokens[1::2], bins=(np.arange(6), np.arange(6)))[0][np.ix_(possible, possible)]
-    assert stats.chi2_contingency(pairs).pvalue > 0.01
+    assert scipy.stats.chi2_contingency(pairs).pvalue > 0.01
 
 
 RECORDED = [
