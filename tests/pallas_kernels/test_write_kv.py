@@ -28,7 +28,7 @@ ON_THE_SIMULATED_TPU = {
     "padding",
     "runs-and-padding",
     "head-size-64",
-    "bfloat16-bfloat16-bits",
+    "bfloat16-bfloat16",
     "float32-float8_e4m3fn",
     "int8-runs",
 }
