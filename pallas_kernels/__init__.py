@@ -38,6 +38,7 @@ from pallas_kernels.mean_last import mean_last
 from pallas_kernels.packed_matmul import packed_matmul, packed_shape
 from pallas_kernels.paged_attention import OP as _ATTENTION
 from pallas_kernels.paged_attention import paged_attention
+from pallas_kernels.rms_norm import rms_norm
 from pallas_kernels.rotate import rotate
 from pallas_kernels.row_attention import Relative, row_attention
 from pallas_kernels.scaled_matmul import scaled_matmul, scaled_matmul_each
@@ -90,6 +91,7 @@ __all__ = [
     "packed_matmul",
     "packed_shape",
     "paged_attention",
+    "rms_norm",
     "rotate",
     "row_attention",
     "scaled_matmul",

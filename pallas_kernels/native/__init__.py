@@ -15,7 +15,8 @@
     attention.h     attention over pages; `write_kv.h` what new tokens write there
     packed.h        products with matrices that were packed as they were loaded; `lane_tile.h` has their tiles
     row_attention.h attention within rows, of the same tiles
-    sum_norm.h      the layer norm of a sum
+    norms.h         norms of rows: by the root mean square, and the layer norm of a sum
+    rotate.h        heads turned by the angles of their positions
     threshold.h     from which value on a row weighs enough
     argmax.h        which of a row's values is the largest
     zeros.h         zeros that take no memory before they are asked for
@@ -50,6 +51,8 @@ FOLDER = Path(__file__).parent
     PACKED_PRODUCT,
     ROW_ATTENTION,
     SUM_NORM,
+    RMS_NORM,
+    ROTATION,
     THRESHOLD,
     ARGMAX,
     COPY,
@@ -69,6 +72,8 @@ FOLDER = Path(__file__).parent
     "products_of_packed",
     "attention_within_rows",
     "norm_of_sum",
+    "norm_of_rows",
+    "rotation_of_heads",
     "threshold_of_rows",
     "argmax_of_rows",
     "copies_of_arrays",
@@ -77,7 +82,19 @@ FOLDER = Path(__file__).parent
     "rows_of_coded",
 )
 SOURCES = {
-    "decoder.cc": (PRODUCT, CODED_PRODUCT, CODED_ROWS, ATTENTION, WRITE, THRESHOLD, ARGMAX, COPY, ZEROS),
+    "decoder.cc": (
+        PRODUCT,
+        CODED_PRODUCT,
+        CODED_ROWS,
+        ATTENTION,
+        WRITE,
+        RMS_NORM,
+        ROTATION,
+        THRESHOLD,
+        ARGMAX,
+        COPY,
+        ZEROS,
+    ),
     "float32.cc": (FLOAT32_PRODUCT, FLOAT32_ATTENTION, FLOAT32_WRITE),
     "int8.cc": (INT8_PRODUCT,),
     "scaled.cc": (SCALED_PRODUCT,),

@@ -1,9 +1,9 @@
-// What `packed.h`, `sum_norm.h` and `row_attention.h` do as custom calls of XLA.
+// What `packed.h`, `norms.h` and `row_attention.h` do as custom calls of XLA.
 
 #include "product.h"
+#include "norms.h"
 #include "packed.h"
 #include "row_attention.h"
-#include "sum_norm.h"
 
 #include "custom_call.h"
 

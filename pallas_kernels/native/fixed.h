@@ -19,13 +19,14 @@ typedef float EightFloats __attribute__((vector_size(32), aligned(4), may_alias)
 
 // weight [outputs, inputs], or of 4 bits [outputs / 2, inputs], lines of two outputs: 2 j in the low bits of a byte. With `packed` that
 // is [outputs / 16, inputs / 4, 8, 4], and of `group` inputs there are fours, or all. scales and zeros [groups, outputs] of type
-// `factor`; zeros may be null. No groups: numbers are what they are.
+// `factor`; zeros may be null. No groups: numbers are what they are. `factors` [outputs], of products, or null.
 struct Scaled {
   Number number;
   bool packed;
   int64_t group, groups;
   Factor factor;
   const void *scales, *zeros;
+  const float* factors;
 
   bool paired() const { return is_paired(number); }
   // Of line `number` of a matrix.

@@ -29,20 +29,21 @@ bool number_of(ffi::DataType type, bool float4, native::Number& number) {
   }
 }
 
-// (x, used, weights..., scales..., zeros...) -> (outs..., scratch): the products of x with each weight, which are of one type, all with
-// scales or all without. Rows from `used` on get zeros. `float4`: what numbers of 4 bits are, if they are no integers.
+// (x, used, weights..., scales..., zeros..., factors...) -> (outs..., scratch): the products of x with each weight, which are of one
+// type, all with scales or all without. Rows from `used` on get zeros. `float4`: what numbers of 4 bits are, if they are no integers.
 ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0<ffi::S32> used, ffi::RemainingArgs weights,
                            ffi::RemainingRets outs, int64_t group, bool float4) {
-  const size_t count = weights.size() / 3;
-  if (count == 0 || weights.size() != 3 * count || outs.size() != count + 1) {
-    return ffi::Error::InvalidArgument("each weight must have scales, zeros, perhaps none, and an out; scratch comes last");
+  const size_t count = weights.size() / 4;
+  if (count == 0 || weights.size() != 4 * count || outs.size() != count + 1) {
+    return ffi::Error::InvalidArgument("each weight must have scales, zeros, factors, perhaps none, and an out; scratch comes last");
   }
   const ffi::AnyBuffer scratch = outs[count];
   std::vector<native::Product> products(count);
   std::vector<native::Scaled> all(count);
   for (size_t number = 0; number < count; ++number) {
     const ffi::AnyBuffer weight = weights[number], scales = weights[count + number];
-    const ffi::AnyBuffer zeros = weights[2 * count + number], out = outs[number];
+    const ffi::AnyBuffer zeros = weights[2 * count + number];
+    const ffi::AnyBuffer factors = weights[3 * count + number], out = outs[number];
     const bool packed = weight.dimensions().size() == 4;
     if (x.dimensions().size() != 2 || (weight.dimensions().size() != 2 && !packed) || out.dimensions().size() != 2) {
       return ffi::Error::InvalidArgument("x, weight and out must have two axes, or weight four");
@@ -63,6 +64,7 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0
     const bool plain = scales.element_count() == 0;
     scaled.group = group, scaled.groups = plain || group < 1 ? 0 : (product.inputs + group - 1) / group;
     scaled.scales = scales.untyped_data(), scaled.zeros = zeros.element_count() == 0 ? nullptr : zeros.untyped_data();
+    scaled.factors = factors.element_count() == 0 ? nullptr : static_cast<const float*>(factors.untyped_data());
     const ffi::DataType of_scales = scales.element_type();
     const int64_t of_groups = scaled.groups * product.outputs;
     const bool known = native::find_factor(of_scales, scaled.factor) &&
@@ -72,11 +74,12 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0
                       packed == all[0].packed &&
                       native::is_array(scales, of_scales, of_groups) &&
                       (scaled.zeros == nullptr || native::is_array(zeros, native::type_of_zeros(of_scales), of_groups)) &&
+                      (scaled.factors == nullptr || native::is_array(factors, ffi::DataType::F32, product.outputs)) &&
                       inputs == product.inputs &&
                       out.dimensions()[0] == product.rows && out.dimensions()[1] == product.outputs &&
                       x.element_type() == ffi::DataType::BF16 && out.element_type() == ffi::DataType::F32 &&
                       scratch.size_bytes() >= needed;
-    if (!fits) return ffi::Error::InvalidArgument("types or extents of x, weight, scales, zeros, out or scratch do not fit");
+    if (!fits) return ffi::Error::InvalidArgument("types or extents of x, weight, scales, zeros, factors, out or scratch do not fit");
     product.x = x.untyped_data(), product.weight = weight.untyped_data(), product.scales = nullptr;
     product.out = static_cast<float*>(out.untyped_data()), product.prepared = native::at_line(scratch.untyped_data());
     native::leave_padding(product, *used.typed_data());

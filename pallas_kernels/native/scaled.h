@@ -246,6 +246,19 @@ inline int64_t scaled_bytes(int64_t rows, int64_t inputs, const Scaled& scaled) 
   return scaled.fixed() ? fixed_bytes(rows, inputs, scaled) : prepared_bytes(Kind::bfloat16, rows, inputs);
 }
 
+// Outputs [first, last) of all rows, times their factors, if there are any.
+static void times_factors(const Product& product, const float* factors, int64_t first, int64_t last) {
+  if (factors == nullptr) return;
+  for (int64_t row = 0; row < product.rows; ++row) {
+    float* out = product.out + row * product.outputs;
+    int64_t at = first;
+    for (; at + WIDTH <= last; at += WIDTH) {
+      *reinterpret_cast<Vector*>(out + at) *= *reinterpret_cast<const Vector*>(factors + at);
+    }
+    for (; at < last; ++at) out[at] *= factors[at];
+  }
+}
+
 // `count` products of the same rows, each with its numbers' scales and zeros; numbers and groups are alike, and so they lie.
 template <typename Schedule>
 void multiply_scaled(const Product* products, const Scaled* scaled, int64_t count, int64_t threads, const Schedule& schedule) {
@@ -254,7 +267,10 @@ void multiply_scaled(const Product* products, const Scaled* scaled, int64_t coun
   Prepare prepare = prepare_bfloat16;
   if (fixed) prepare = [&](const Product& of, int64_t row) { prepare_fixed(of, scaled[0], row); };
   multiply_by(products, count, prepare, fixed ? 1 : ROWS, scaled[0].packed ? PACKED_OUTPUTS : SIDE, MOST_OUTPUTS, threads, schedule,
-              [&](int64_t number, const Product& some, int64_t first, int64_t last) { outputs(some, scaled[number], first, last); });
+              [&](int64_t number, const Product& some, int64_t first, int64_t last) {
+                outputs(some, scaled[number], first, last);
+                times_factors(some, scaled[number].factors, first, last);
+              });
 }
 
 }  // namespace native

@@ -9,8 +9,8 @@ from pallas_kernels.dispatch import AUTO, Op
 
 OP = Op(
     "rotate",
-    backends={"reference": f"{__name__}.reference", "tpu": f"{__name__}.tpu"},
-    preferred={"tpu": ("tpu",)},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "native", "tpu")},
+    preferred={"cpu": ("native", "reference"), "tpu": ("tpu",)},
     portable="reference",
 )
 
@@ -40,6 +40,7 @@ def rotate(
 
     Raises:
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
+        KernelUnsupported: the named backend cannot do this case.
     """
     check_rank(x=(x, "N heads H"), cos=(cos, "N 1 H/2"), sin=(sin, "N 1 H/2"))
     check_equal("N (tokens)", x=x.shape[0], cos=cos.shape[0], sin=sin.shape[0])

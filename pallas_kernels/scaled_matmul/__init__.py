@@ -32,6 +32,8 @@ EACH = Op(
 
 ROUNDING = ("tpu", "gpu_dense")
 """Backends that round results themselves; those of others are rounded behind them."""
+TAKING_FACTORS = ("native",)
+"""Backends that multiply results by factors themselves."""
 
 WEIGHTS = tuple(map(jnp.dtype, (jnp.uint8, jnp.int8, jnp.float8_e4m3fn, jnp.float8_e5m2)))
 """The types of such matrices. bfloat16 holds each of their values exactly.
@@ -52,6 +54,7 @@ def scaled_matmul(
     weight: jax.Array,
     scales: jax.Array,
     zeros: jax.Array | None = None,
+    factors: jax.Array | None = None,
     *,
     group: int,
     compute: DTypeLike,
@@ -73,6 +76,7 @@ def scaled_matmul(
         scales: `[Q, O]` of floating point or uint8, for `Q` groups of `group` inputs; the last may have fewer.
         zeros: `[Q, O]` of floating point, which number of `weight` is zero, or beside scales of uint8 sixteen times that in
             int8; None: 0.
+        factors: float32 `[O]`, or `[1]` of all outputs, by which sums are multiplied before they are rounded; None: by none.
         group: inputs.
         compute: float32, bfloat16 or float16.
         pairs: of `PAIRS`, what two numbers to a byte are.
@@ -91,7 +95,7 @@ def scaled_matmul(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
-    _check(x, weight, scales, zeros, used, group=group, pairs=pairs)
+    _check(x, weight, scales, zeros, factors, used, group=group, pairs=pairs)
     options: dict[str, Any] = {
         "group": group,
         "compute": compute,
@@ -104,9 +108,11 @@ def scaled_matmul(
     if is_packed(weight) and chosen != "native":
         weight = unpacked(weight)
     if chosen in ROUNDING:
-        options["result"] = result
+        options["result"] = result if factors is None else jnp.float32
+    if chosen in TAKING_FACTORS:
+        options["factors"], factors = factors, None
     products: jax.Array = OP.run(chosen, platform, x, weight, scales, zeros, **options)
-    return products.astype(result)
+    return (products if factors is None else products * factors).astype(result)
 
 
 def scaled_matmul_each(
@@ -114,6 +120,7 @@ def scaled_matmul_each(
     weights: Sequence[jax.Array],
     scales: Sequence[jax.Array],
     zeros: Sequence[jax.Array | None],
+    factors: Sequence[jax.Array | None],
     *,
     group: int,
     compute: DTypeLike,
@@ -125,15 +132,16 @@ def scaled_matmul_each(
     backend: str = AUTO,
     platform: str | None = None,
 ) -> tuple[jax.Array, ...]:
-    """What `scaled_matmul` gives with each of the weights, its scales and zeros, to the last bit: `[N, ..., O_n]` each.
+    """What `scaled_matmul` gives with each of the weights, its scales, zeros and factors, to the last bit: `[N, ..., O_n]` each.
 
     Raises:
-        ValueError: as `scaled_matmul`, or there are not as many scales and zeros, each an array or None, as weights.
+        ValueError: as `scaled_matmul`, or there are not as many scales, zeros and factors, each an array or None, as weights.
         KernelUnsupported: the named backend cannot do this case.
     """
-    check_equal("weights, scales and zeros", weights=len(weights), scales=len(scales), zeros=len(zeros))
-    for weight, of_groups, subtracted in zip(weights, scales, zeros, strict=True):
-        _check(x, weight, of_groups, subtracted, used, group=group, pairs=pairs)
+    counts = {"weights": len(weights), "scales": len(scales), "zeros": len(zeros), "factors": len(factors)}
+    check_equal("weights, scales, zeros and factors", **counts)
+    for each in zip(weights, scales, zeros, factors, strict=True):
+        _check(x, *each, used, group=group, pairs=pairs)
     results: tuple[jax.Array, ...] = EACH.run(
         backend,
         platform,
@@ -141,6 +149,7 @@ def scaled_matmul_each(
         tuple(weights),
         tuple(scales),
         tuple(zeros),
+        tuple(factors),
         group=group,
         compute=compute,
         pairs=pairs,
@@ -158,6 +167,7 @@ def _check(
     weight: jax.Array,
     scales: jax.Array,
     zeros: jax.Array | None,
+    factors: jax.Array | None,
     used: jax.Array | None,
     *,
     group: int,
@@ -168,6 +178,9 @@ def _check(
     check_equal("I (inputs)", x=x.shape[-1], weight=plain.shape[1])
     check_equal("O (outputs)", weight=plain.shape[0] * numbers_to_a_byte(weight), scales=scales.shape[1])
     check_groups(weight, scales, zeros, group=group, inputs=plain.shape[1], pairs=pairs)
+    if factors is not None and (factors.shape not in ((1,), scales.shape[1:]) or factors.dtype != jnp.float32):
+        outputs = scales.shape[1]
+        raise ValueError(f"factors must be float32[{outputs}] or [1], got {factors.dtype}{list(factors.shape)}")
     if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
     if used is not None:

@@ -20,7 +20,8 @@ def scaled_matmul_each(
     weights: Sequence[jax.Array],
     scales: Sequence[jax.Array],
     zeros: Sequence[jax.Array | None],
+    factors: Sequence[jax.Array | None],
     **options: Any,
 ) -> tuple[jax.Array, ...]:
     """See the op's contract."""
-    return tuple(scaled_matmul(x, *each, **options) for each in zip(weights, scales, zeros, strict=True))
+    return tuple(scaled_matmul(x, *each, **options) for each in zip(weights, scales, zeros, factors, strict=True))

@@ -50,9 +50,12 @@ def scaled_matmul(
     round_rows: bool,
     precision: jax.lax.Precision,
     used: jax.Array | None = None,
+    factors: jax.Array | None = None,
 ) -> jax.Array:
     """See the op's contract. `precision` changes nothing: products are never rounded."""
-    return products(x, (weight,), (scales,), (zeros,), group=group, compute=compute, pairs=pairs, used=used)[0]
+    return products(
+        x, (weight,), (scales,), (zeros,), (factors,), group=group, compute=compute, pairs=pairs, used=used
+    )[0]
 
 
 def products(
@@ -60,6 +63,7 @@ def products(
     weights: Sequence[jax.Array],
     scales: Sequence[jax.Array],
     zeros: Sequence[jax.Array | None],
+    factors: Sequence[jax.Array | None],
     *,
     group: int,
     compute: DTypeLike,
@@ -72,19 +76,23 @@ def products(
     """
     inputs, of_weights = x.shape[-1], weights[0].dtype
     rows = x.reshape(-1, inputs).astype(compute)
-    factors, subtracted = zip(*map(_as_kept, scales, zeros), strict=True)
+    kept, subtracted = zip(*map(_as_kept, scales, zeros), strict=True)
     results = (
         *(jax.ShapeDtypeStruct((len(rows), of_outputs.shape[1]), jnp.float32) for of_outputs in scales),
         jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, of_weights, group),), jnp.uint8),
     )
     call: Any = jax.ffi.ffi_call(native.call_name(native.SCALED_PRODUCT) or "", results)
     count = jnp.int32(len(rows)) if used is None else used
-    *sums, _ = call(rows, count, *weights, *factors, *subtracted, group=group, float4=pairs != "int4")
-    found = [
-        each * floats(of_outputs[0]) if len(of_outputs) == 1 else each
-        for each, of_outputs in zip(sums, scales, strict=True)
-    ]
+    of_outputs = map(_of_outputs, scales, factors)
+    *found, _ = call(rows, count, *weights, *kept, *subtracted, *of_outputs, group=group, float4=pairs != "int4")
     return tuple(each.reshape(*x.shape[:-1], -1) for each in found)
+
+
+def _of_outputs(scales: jax.Array, factors: jax.Array | None) -> jax.Array:
+    """What products are multiplied by: the factors, a scale of all inputs, or both."""
+    if factors is None:
+        return jnp.zeros(0, jnp.float32) if len(scales) > 1 else floats(scales)
+    return jnp.broadcast_to(factors, scales.shape[1:]) if len(scales) > 1 else floats(scales[0]) * factors
 
 
 def _as_kept(scales: jax.Array, zeros: jax.Array | None) -> tuple[jax.Array, jax.Array]:

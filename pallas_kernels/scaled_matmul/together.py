@@ -20,6 +20,7 @@ def supports(
     weights: Sequence[jax.Array],
     scales: Sequence[jax.Array],
     zeros: Sequence[jax.Array | None],
+    factors: Sequence[jax.Array | None],
     **options: Any,
 ) -> str | None:
     """None, or which type it does not multiply, or that the library is not registered."""
@@ -37,6 +38,7 @@ def scaled_matmul_each(
     weights: Sequence[jax.Array],
     scales: Sequence[jax.Array],
     zeros: Sequence[jax.Array | None],
+    factors: Sequence[jax.Array | None],
     *,
     group: int,
     compute: DTypeLike,
@@ -46,5 +48,5 @@ def scaled_matmul_each(
     **options: Any,
 ) -> tuple[jax.Array, ...]:
     """See the op's contract."""
-    products = native.products(x, weights, scales, zeros, group=group, compute=compute, pairs=pairs, used=used)
+    products = native.products(x, weights, scales, zeros, factors, group=group, compute=compute, pairs=pairs, used=used)
     return tuple(product.astype(result) for product in products)

@@ -1,4 +1,4 @@
-"""The layer norm of a sum in C++ on a CPU (`pallas_kernels/native/sum_norm.h`): one pass over rows in the first cache."""
+"""The layer norm of a sum in C++ on a CPU (`pallas_kernels/native/norms.h`): one pass over rows in the first cache."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_rows_that_are_not_used_are_not_multiplied(native: str, case: ScaledCase
     whole = product(native, case, "native", x, weight, scales, zeros)
     multiply = functools.partial(scaled_matmul_each, **case.options(), platform="cpu")
     with calling(native):
-        (found,) = jax.jit(lambda x, used: multiply(x, [weight], [scales], [zeros], used=used))(
+        (found,) = jax.jit(lambda x, used: multiply(x, [weight], [scales], [zeros], [None], used=used))(
             jnp.asarray(x).at[used:].set(np.nan), jnp.int32(used)
         )
     np.testing.assert_array_equal(found[:used], whole[:used])
@@ -188,7 +188,8 @@ def test_matrices_of_one_input_give_together_what_each_gives(native: str, case: 
 
     def multiply(x: jax.Array) -> tuple[jax.Array, ...]:
         subtracted = zeros[0] if zeros else [None for _ in cut]
-        return scaled_matmul_each(x, matrices, scales, subtracted, **case.options(), platform="cpu")
+        factors = [None for _ in cut]
+        return scaled_matmul_each(x, matrices, scales, subtracted, factors, **case.options(), platform="cpu")
 
     with calling(native):
         assert str(jax.make_jaxpr(multiply)(x)).count("ffi_call[") == 1
@@ -196,6 +197,19 @@ def test_matrices_of_one_input_give_together_what_each_gives(native: str, case: 
     whole = product(native, case, "native", x, weight, *of_groups)
     for found, part in zip(together, cut, strict=True):
         np.testing.assert_array_equal(found, whole[:, part])
+
+
+@pytest.mark.parametrize("outputs", ["one", "each"])
+@pytest.mark.parametrize("case", [LONG_FLOAT4, *CASES[-4:]], ids=str)
+def test_sums_are_multiplied_by_factors(native: str, case: ScaledCase, outputs: str) -> None:
+    """As whoever takes no factors has them multiplied behind it."""
+    x, weight, scales, zeros = (*case.arguments(), None)[:4]
+    factors = 1 + jnp.arange(1 if outputs == "one" else case.outputs, dtype=jnp.float32) / 7
+    plain = product(native, case, "native", *case.arguments())
+    found = product(native, case, "native", x, weight, scales, zeros, factors)
+    np.testing.assert_allclose(found, plain * np.asarray(factors), rtol=1e-6)
+    elsewhere = product(native, case, "xla", x, weight, scales, zeros, factors)
+    np.testing.assert_allclose(elsewhere, product(native, case, "xla", *case.arguments()) * factors, rtol=1e-6)
 
 
 PACKED = [
@@ -283,7 +297,9 @@ def test_what_it_does_not_multiply_it_names(native: str) -> None:
     results = (jax.ShapeDtypeStruct((2, case.outputs), jnp.float32), jax.ShapeDtypeStruct((1 << 16,), jnp.uint8))
     call = jax.ffi.ffi_call(registered_name(SCALED_PRODUCT, native), results)
     x, nothing = jnp.ones((2, case.inputs), jnp.bfloat16), jnp.zeros(0, jnp.float32)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="scales, zeros, out or scratch do not fit"):
-        jax.block_until_ready(call(x, jnp.int32(2), weight, scales[1:], nothing, group=16, float4=False))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="scales, zeros, factors, out or scratch do not fit"):
+        jax.block_until_ready(call(x, jnp.int32(2), weight, scales[1:], nothing, nothing, group=16, float4=False))
     with pytest.raises(jax.errors.JaxRuntimeError, match="weight must be of uint8"):
-        jax.block_until_ready(call(x, jnp.int32(2), weight.astype(jnp.int32), scales, nothing, group=16, float4=False))
+        jax.block_until_ready(
+            call(x, jnp.int32(2), weight.astype(jnp.int32), scales, nothing, nothing, group=16, float4=False)
+        )

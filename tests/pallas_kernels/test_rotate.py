@@ -11,9 +11,9 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pallas_kernels import rotate
+from pallas_kernels import KernelUnsupported, rotate
 from pallas_kernels.check import TOPOLOGIES, devices
-from pallas_kernels.rotate import OP
+from pallas_kernels.native import calling
 from pallas_kernels.rotate.tpu_kernel import BLOCK, takes
 from pallas_kernels.tpu.chip import simulated_tpu
 from tests.pallas_kernels.simulation import checked_tpu
@@ -23,7 +23,7 @@ from tests.targets.tpu import available
 OFTEN = {"32x128", "136x128", "8x64"}
 
 
-@pytest.mark.parametrize("backend", OP.backends)
+@pytest.mark.parametrize("backend", ["reference", "tpu"])
 @pytest.mark.parametrize(("tokens", "dtype"), [(1, "float32"), (12, "bfloat16"), (16, "float32"), (16, "bfloat16")])
 def test_pairs_of_channels_turn_by_their_angle(tokens: int, dtype: str, backend: str) -> None:
     rng = np.random.default_rng(0)
@@ -37,6 +37,26 @@ def test_pairs_of_channels_turn_by_their_angle(tokens: int, dtype: str, backend:
     tolerance = 1e-2 if dtype == "bfloat16" else 1e-6
     expected = np.concatenate([turned.real, turned.imag], axis=-1)
     np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("tokens", "heads", "size"), [(1, 3, 8), (12, 2, 72), (9, 1, 128), (700, 3, 128)])
+def test_the_cpu_turns_heads_in_one_pass(native: str, tokens: int, heads: int, size: int) -> None:
+    """Of halves that fill no vector, and of several tasks; a token as it is turned alone."""
+    rng = np.random.default_rng(0)
+    angles = rng.uniform(0, 2 * np.pi, size=(tokens, 1, size // 2))
+    x = jnp.asarray(rng.normal(size=(tokens, heads, size)), jnp.float32)
+    cos, sin = (jnp.asarray(part(angles), jnp.float32) for part in (np.cos, np.sin))
+    with calling(native):
+        turn = jax.jit(lambda *given: rotate(*given, platform="cpu"))
+        assert "ffi_call[" in str(jax.make_jaxpr(turn)(x, cos, sin))
+        found = turn(x, cos, sin)
+        alone = turn(x[-1:], cos[-1:], sin[-1:])
+        with pytest.raises(KernelUnsupported, match="x, cos and sin are bfloat16, float32 and float32"):
+            rotate(x.astype(jnp.bfloat16), cos, sin, backend="native")
+    np.testing.assert_allclose(found, rotate(x, cos, sin, backend="reference"), atol=1e-6)
+    np.testing.assert_array_equal(alone, found[-1:])
+    with pytest.raises(KernelUnsupported, match="no library is registered"):
+        rotate(x, cos, sin, backend="native")
 
 
 def test_arguments_that_do_not_fit_name_the_axis() -> None:

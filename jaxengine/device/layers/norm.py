@@ -8,14 +8,12 @@ from flax import nnx
 
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.step import Step
-from pallas_kernels import inverse_root, mean_last, sum_norm
+from pallas_kernels import AUTO, inverse_root, mean_last, rms_norm, sum_norm
 
 
 def by_root_mean_square(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.Array:
     """`x` over its root mean square along the last axis, in float32."""
-    wide = x.astype(jnp.float32)
-    mean_square = mean_last(wide * wide, platform=context.platform)
-    return wide * inverse_root(mean_square + epsilon, platform=context.platform)
+    return rms_norm(x, epsilon=epsilon, backend=_backend(context), platform=context.platform)
 
 
 def by_deviation(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.Array:
@@ -48,15 +46,15 @@ class RMSNorm(nnx.Module):
         self.scale = context.parameter((size,), (axis,)) if affine else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        normed = by_root_mean_square(x, epsilon=self.epsilon, context=self.context)
-        if self.scale is None:
-            return normed.astype(self.context.activation_dtype)
-        if self.offset:
-            scale = self.offset + self.scale[...].astype(jnp.float32)
-            return (normed * scale).astype(self.context.activation_dtype)
-        # As in the models' own code, the normalised value is rounded to the activation dtype before it is scaled.
-        normed = normed.astype(self.context.activation_dtype)
-        return normed * self.scale[...].astype(normed.dtype)
+        return rms_norm(
+            x,
+            None if self.scale is None else self.scale[...],
+            epsilon=self.epsilon,
+            offset=self.offset,
+            dtype=self.context.activation_dtype,
+            backend=_backend(self.context),
+            platform=self.context.platform,
+        )
 
 
 class LayerNorm(nnx.Module):
@@ -101,6 +99,11 @@ class HeadNorms(nnx.Module):
         scale = self.scale[...].astype(y.dtype)
         scale = jnp.repeat(scale, x.shape[1] // scale.shape[0], axis=0)
         return (y * scale).astype(self.context.activation_dtype)
+
+
+def _backend(context: ModelContext) -> str:
+    """Of the norm of each row: XLA knows how to split the definition over devices, and no other."""
+    return AUTO if context.layout.mesh is None else "reference"
 
 
 Norm = RMSNorm | LayerNorm

@@ -4,7 +4,8 @@
 
 #include "argmax.h"
 #include "driver.h"
-#include "sum_norm.h"
+#include "norms.h"
+#include "rotate.h"
 #include "threshold.h"
 #include "write_kv.h"
 #include "zeros.h"
@@ -28,6 +29,47 @@ static int check_sum_norm(int64_t rows, int64_t size) {
     }
   }
   if (wrong) fprintf(stderr, "norms of %ld: %d wrong\n", long(size), wrong);
+  return wrong;
+}
+
+template <typename Scale>
+static int check_rms_norm(int64_t rows, int64_t size, bool scaled) {
+  std::vector<float> x(rows * size), out(rows * size);
+  std::vector<Scale> scale(scaled ? size : 0, Scale(sizeof(Scale) == 2 ? 0x4000 : 2));  // bits of 2
+  for (auto& value : x) value = as_float(some_bfloat16());
+  std::vector<std::thread> pool;
+  const RmsNorm<Scale> of{rows, size, x.data(), scaled ? scale.data() : nullptr, 0.1f, 1.0f, out.data()};
+  rms_norm(of, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  for (auto& thread : pool) thread.join();
+  int wrong = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    double squares = 0;
+    for (int64_t i = 0; i < size; ++i) squares += std::pow(double(x[r * size + i]), 2) / size;
+    for (int64_t i = r * size; i < (r + 1) * size; ++i) {
+      wrong += !(std::fabs(out[i] - x[i] / std::sqrt(squares + 0.1) * (scaled ? 3 : 1)) <= 1e-5 * std::fabs(out[i]));
+    }
+  }
+  if (wrong) fprintf(stderr, "norms of %ld by the root: %d wrong\n", long(size), wrong);
+  return wrong;
+}
+
+static int check_rotate(int64_t tokens, int64_t heads, int64_t size) {
+  const int64_t half = size / 2;
+  std::vector<float> x(tokens * heads * size), out(x.size()), cosines(tokens * half), sines(tokens * half);
+  for (auto& value : x) value = as_float(some_bfloat16());
+  for (size_t i = 0; i < sines.size(); ++i) cosines[i] = std::cos(i), sines[i] = std::sin(i);
+  std::vector<std::thread> pool;
+  const Rotate of{tokens, heads, size, x.data(), cosines.data(), sines.data(), out.data()};
+  rotate(of, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  for (auto& thread : pool) thread.join();
+  int wrong = 0;
+  for (int64_t at = 0; at < int64_t(x.size()); ++at) {
+    const int64_t channel = at % size, angle = at / (heads * size) * half + channel % half;
+    const double partner = channel < half ? -x[at + half] : x[at - half];
+    const double expected = double(x[at]) * cosines[angle] + partner * sines[angle];
+    wrong += !(std::fabs(out[at] - expected) <= 1e-6 * (std::fabs(x[at]) + std::fabs(partner)));
+  }
+  if (wrong) fprintf(stderr, "%ld heads of %ld turned: %d wrong\n", long(heads), long(size), wrong);
   return wrong;
 }
 
@@ -115,6 +157,10 @@ static int check_written(int64_t tokens, int64_t kv_heads, int64_t head_size) {
 int main() {
   int wrong = 0;
   for (int64_t size : {3, 64, 100}) wrong += check_sum_norm(20, size);
+  for (int64_t size : {3, 100, 64 << 10}) {
+    wrong += check_rms_norm<float>(20, size, true) + check_rms_norm<uint16_t>(20, size, true) + check_rms_norm<float>(1, size, false);
+  }
+  for (int64_t size : {6, 40, 128}) wrong += check_rotate(700, 3, size);
   for (int64_t size : {1, 3, 1000, 150003}) wrong += check_argmax(size);
   for (int64_t size : {3, 1000, 5003}) {
     for (int32_t target : {0, 1, 7, 900, 20000}) {

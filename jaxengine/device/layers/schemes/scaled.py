@@ -116,12 +116,19 @@ class Scaled(Numbers):
         # A factor is multiplied before results are rounded; what devices send each other is rounded as it is made.
         result = jnp.float32 if apart or (self._has_factor and not across) else dtype
 
-        def product(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None = None) -> jax.Array:
+        def product(
+            x: jax.Array,
+            weight: jax.Array,
+            scales: jax.Array,
+            zeros: jax.Array | None = None,
+            factors: jax.Array | None = None,
+        ) -> jax.Array:
             own = scaled_matmul(
                 x,
                 weight,
                 scales,
                 zeros,
+                factors,
                 group=min(group, x.shape[-1]),
                 used=None if layout.parallel else used,
                 result=result,
@@ -134,7 +141,8 @@ class Scaled(Numbers):
             return jax.lax.psum(own, across) if across else own
 
         if not layout.parallel:
-            return _times(product(x, parameters[WEIGHT], *of_groups), parameters).astype(dtype)
+            beside = parameters.get(ZERO), parameters.get(TENSOR_SCALE)
+            return product(x, parameters[WEIGHT], parameters[SCALE], *beside).astype(dtype)
         # A kernel is no product that the compiler would cut by itself.
         group_axis = axes[1] if count > 1 else "groups"
         on_devices = layout.per_device(
@@ -143,7 +151,7 @@ class Scaled(Numbers):
             outputs=(axes[1], *gives, axes[0]) if apart else (*gives, axes[0]),
         )
         found: jax.Array = on_devices(x, parameters[WEIGHT], *of_groups)
-        return _times(found, parameters).astype(dtype)
+        return (found * parameters[TENSOR_SCALE] if self._has_factor else found).astype(dtype)
 
     def multiply_each(
         self, x: jax.Array, matrices: Sequence[KeptMatrix], *, dtype: DTypeLike, used: jax.Array | None = None
@@ -156,12 +164,13 @@ class Scaled(Numbers):
             [each[WEIGHT] for each in arrays],
             [each[SCALE] for each in arrays],
             [each.get(ZERO) for each in arrays],
+            [each.get(TENSOR_SCALE) for each in arrays],
             group=self._group(x.shape[-1]),
             used=used,
-            result=jnp.float32 if self._has_factor else dtype,
+            result=dtype,
             **self._options(matrices[0].context),
         )
-        return tuple(_times(product, each).astype(dtype) for product, each in zip(products, arrays, strict=True))
+        return tuple(product.astype(dtype) for product in products)
 
     def rows(self, numbers: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Array:
         found = dense_rows(
@@ -338,10 +347,6 @@ class Scaled(Numbers):
 
     def _group(self, inputs: int) -> int:
         return inputs if self.group is None else min(self.group, inputs)
-
-
-def _times(products: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Array:
-    return products * parameters[TENSOR_SCALE] if TENSOR_SCALE in parameters else products
 
 
 INT4 = Scaled(dtype="int4", group=128, zeros=True)
