@@ -266,6 +266,11 @@ def _check_cache(plan: ModelPlan, config: EngineConfig) -> None:
     """Refuse options that what the model keeps of a sequence does not allow."""
     if plan.platform == "tpu" and plan.kv_dtype in QUANTISED_CACHES:
         _check_packed_latents(plan.graph, config, plan.kv_dtype)
+    if config.scheduler.speculation is not None and not plan.generates:
+        raise ConfigError(
+            "speculative_config is for models that generate, and this one pools (runner, or what config.json says); leave the "
+            "option out"
+        )
     if config.scheduler.speculation is not None and not plan.traits.rewinds:  # only a sequence's latest state is kept
         raise ConfigError(
             "speculative_config is not built for models that keep a state of each sequence beside its pages, as they cannot go "

@@ -48,6 +48,11 @@ def test_without_experts_there_is_nothing_to_give(tmp_path):
         plan_model(given, weights=False)
 
 
+def test_what_pools_has_no_drafts(tmp_path):
+    with pytest.raises(ConfigError, match="speculative_config is for models that generate, and this one pools"):
+        plan(tmp_path, None, runner="pooling", speculative_config={"method": "ngram", "num_speculative_tokens": 2})
+
+
 def test_weights_in_the_hosts_memory_mean_nothing_on_a_cpu(tmp_path, caplog):
     with caplog.at_level("INFO", "jaxengine"):
         plan(tmp_path, None, cpu_offload_gb=4)
