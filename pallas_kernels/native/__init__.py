@@ -20,6 +20,7 @@
     threshold.h     from which value on a row weighs enough
     argmax.h        which of a row's values is the largest
     zeros.h         zeros that take no memory before they are asked for
+    rows.h          what is done to rows one by one
     threads.h       how work is given to XLA's threads
     custom_call.h   XLA's calls by its C interface, which compiles faster than XLA's own header
 

@@ -93,6 +93,10 @@ class AnyBuffer {
   const XLA_FFI_Buffer* buffer_;
 };
 
+inline bool is_array(const AnyBuffer& buffer, DataType type, int64_t count) {
+  return buffer.element_type() == type && buffer.element_count() == static_cast<size_t>(count);
+}
+
 template <DataType type, size_t axes>
 class Buffer : public AnyBuffer {
  public:

@@ -43,24 +43,22 @@ ffi::Error find_largest(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> values, ff
   return ffi::Error::Success();
 }
 
-bool is_floats(const ffi::AnyBuffer& buffer, int64_t count) {
-  return buffer.element_type() == ffi::DataType::F32 && buffer.element_count() == static_cast<size_t>(count);
-}
-
 // (x, scale) -> out; scale of float32 or bfloat16, or empty
 ffi::Error norm_rows(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer scale, ffi::Result<ffi::AnyBuffer> out,
                      float epsilon, float offset) {
   const int64_t rows = x.dimensions()[0], size = x.dimensions()[1];
-  const bool none = scale.element_count() == 0, wide = scale.element_type() == ffi::DataType::F32;
-  const bool fits = is_floats(*out, rows * size) && (none || scale.element_count() == static_cast<size_t>(size)) &&
+  const bool none = scale.element_count() == 0, wide = scale.element_type() == ffi::F32;
+  const bool fits = is_array(*out, ffi::F32, rows * size) && (none || scale.element_count() == static_cast<size_t>(size)) &&
                     (wide || scale.element_type() == ffi::DataType::BF16);
   if (!fits) return ffi::Error::InvalidArgument("types or extents of x, scale or out do not fit");
-  const auto norm = [&](auto* scales) {
-    native::rms_norm(native::RmsNorm<std::remove_reference_t<decltype(*scales)>>{rows, size, x.typed_data(), none ? nullptr : scales, epsilon, offset,
-                                     static_cast<float*>(out->untyped_data())},
-                     pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
+  const auto norm = [&](auto of) {
+    of.rows = rows, of.size = size, of.x = x.typed_data(), of.epsilon = epsilon, of.offset = offset;
+    of.scale = none ? nullptr : static_cast<decltype(of.scale)>(scale.untyped_data());
+    of.out = static_cast<float*>(out->untyped_data());
+    native::rms_norm(of, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
   };
-  wide ? norm(static_cast<float*>(scale.untyped_data())) : norm(static_cast<uint16_t*>(scale.untyped_data()));
+  if (wide) norm(native::RmsNorm<float>());
+  else norm(native::RmsNorm<uint16_t>());
   return ffi::Error::Success();
 }
 
@@ -70,9 +68,9 @@ ffi::Error rotate_heads(ffi::ThreadPool pool, ffi::Buffer<ffi::F32, 3> x, ffi::A
   native::Rotate of;
   of.tokens = x.dimensions()[0], of.heads = x.dimensions()[1], of.size = x.dimensions()[2];
   const int64_t angles = of.tokens * (of.size / 2);
-  if (of.size % 2 != 0 || !is_floats(cosines, angles) || !is_floats(sines, angles) || !is_floats(*out, x.element_count())) {
-    return ffi::Error::InvalidArgument("types or extents of x, cosines, sines or out do not fit");
-  }
+  const bool fits = of.size % 2 == 0 && is_array(cosines, ffi::F32, angles) && is_array(sines, ffi::F32, angles) &&
+                    is_array(*out, ffi::F32, x.element_count());
+  if (!fits) return ffi::Error::InvalidArgument("types or extents of x, cosines, sines or out do not fit");
   of.x = x.typed_data(), of.cosines = static_cast<const float*>(cosines.untyped_data());
   of.sines = static_cast<const float*>(sines.untyped_data()), of.out = static_cast<float*>(out->untyped_data());
   native::rotate(of, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });

@@ -11,10 +11,6 @@ namespace {
 
 namespace ffi = native::ffi;
 
-bool is_floats(const ffi::AnyBuffer& buffer, int64_t count) {
-  return buffer.element_type() == ffi::DataType::F32 && buffer.element_count() == static_cast<size_t>(count);
-}
-
 const float* floats_or_null(const ffi::AnyBuffer& buffer) {
   return buffer.element_count() == 0 ? nullptr : static_cast<const float*>(buffer.untyped_data());
 }
@@ -41,7 +37,7 @@ ffi::Error multiply_packed(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0
   const ffi::DataType type = matrices[0].element_type();
   product.pairs = type == ffi::DataType::BF16;
   const int64_t rows = product.rows, needed = product.pairs ? rows * product.inputs * sizeof(native::PairValue) : 0;
-  bool fit = (product.pairs ? product.inputs % 2 == 0 : type == ffi::DataType::F32) && is_floats(x, rows * product.inputs) &&
+  bool fit = (product.pairs ? product.inputs % 2 == 0 : type == ffi::F32) && is_array(x, ffi::F32, rows * product.inputs) &&
              scratch.size_bytes() >= static_cast<size_t>(needed);
   std::vector<native::PackedMatrix> all(count);
   for (size_t number = 0; number < count && fit; ++number) {
@@ -52,7 +48,7 @@ ffi::Error multiply_packed(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0
     one.panels = static_cast<const float*>(panels.untyped_data()), one.bias = floats_or_null(bias);
     one.out = static_cast<float*>(out.untyped_data());
     fit = panels.element_type() == type && panels.element_count() == static_cast<size_t>(one.outputs * product.inputs) &&
-          (one.bias == nullptr || is_floats(bias, one.outputs)) && is_floats(out, rows * one.outputs) &&
+          (one.bias == nullptr || is_array(bias, ffi::F32, one.outputs)) && is_array(out, ffi::F32, rows * one.outputs) &&
           one.outputs % native::COLUMNS_AT_ONCE == 0;
     if (fit) product.rows = used_rows(used, rows, one.outputs, one.out);
   }
@@ -70,8 +66,9 @@ ffi::Error norm_sum(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer y, ff
   const int64_t rows = x.dimensions()[0];
   of.size = x.dimensions()[1], of.epsilon = epsilon;
   of.scale = floats_or_null(scale), of.bias = floats_or_null(bias);
-  const bool fit = is_floats(x, rows * of.size) && is_floats(y, rows * of.size) && is_floats(*out, rows * of.size) &&
-                   (of.scale == nullptr || is_floats(scale, of.size)) && (of.bias == nullptr || is_floats(bias, of.size));
+  const bool fit = is_array(x, ffi::F32, rows * of.size) && is_array(y, ffi::F32, rows * of.size) &&
+                   is_array(*out, ffi::F32, rows * of.size) &&
+                   (of.scale == nullptr || is_array(scale, ffi::F32, of.size)) && (of.bias == nullptr || is_array(bias, ffi::F32, of.size));
   if (!fit) return ffi::Error::InvalidArgument("types or extents of x, y, scale, bias or out do not fit");
   of.x = static_cast<const float*>(x.untyped_data()), of.y = static_cast<const float*>(y.untyped_data());
   of.out = static_cast<float*>(out->untyped_data()), of.rows = used_rows(used, rows, of.size, of.out);
@@ -87,10 +84,10 @@ ffi::Error attend_rows(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer ke
   native::RowAttention a;
   a.places = shape[0], a.heads = shape[1], a.head_size = shape[2], a.kv_heads = held[1];
   a.scale = scale, a.window = window;
-  const bool fit = a.kv_heads > 0 && a.heads % a.kv_heads == 0 && is_floats(q, a.places * a.heads * a.head_size) &&
-                   is_floats(keys, a.places * a.kv_heads * a.head_size) && is_floats(values, keys.element_count()) &&
+  const bool fit = a.kv_heads > 0 && a.heads % a.kv_heads == 0 && is_array(q, ffi::F32, a.places * a.heads * a.head_size) &&
+                   is_array(keys, ffi::F32, a.places * a.kv_heads * a.head_size) && is_array(values, ffi::F32, keys.element_count()) &&
                    offsets.element_type() == ffi::DataType::S32 && offsets.dimensions().size() == 1 &&
-                   offsets.element_count() > 0 && is_floats(*out, q.element_count());
+                   offsets.element_count() > 0 && is_array(*out, ffi::F32, q.element_count());
   if (!fit) return ffi::Error::InvalidArgument("types or extents of q, keys, values, offsets or out do not fit");
   a.rows = offsets.element_count() - 1, a.offsets = static_cast<const int32_t*>(offsets.untyped_data());
   a.q = static_cast<const float*>(q.untyped_data()), a.keys = static_cast<const float*>(keys.untyped_data());

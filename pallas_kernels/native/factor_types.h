@@ -22,8 +22,4 @@ inline ffi::DataType type_of_zeros(ffi::DataType scales) {
   return scales == ffi::DataType::U8 ? ffi::DataType::S8 : scales;
 }
 
-inline bool is_array(const ffi::AnyBuffer& buffer, ffi::DataType type, int64_t count) {
-  return buffer.element_type() == type && buffer.element_count() == static_cast<size_t>(count);
-}
-
 }  // namespace native

@@ -57,10 +57,10 @@ ffi::Error multiply_grouped(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuff
       known && even && native::find_factor(of_scales, grouped.factor) && x.element_type() == of_rows &&
       x.dimensions()[0] == grouped.rows &&
       x.dimensions()[1] == native::row_inputs(grouped.inputs) && weights.dimensions()[2] == grouped.outputs &&
-      native::is_array(sizes, ffi::DataType::S32, grouped.groups) &&
-      (!with_scales || native::is_array(scales, of_scales, of_groups)) &&
-      (!with_zeros || (with_scales && native::is_array(zeros, of_zeros, of_groups))) &&
-      (!integers || (of_scales == ffi::DataType::F32 && native::is_array(row_scales, of_scales, grouped.rows))) &&
+      is_array(sizes, ffi::DataType::S32, grouped.groups) &&
+      (!with_scales || is_array(scales, of_scales, of_groups)) &&
+      (!with_zeros || (with_scales && is_array(zeros, of_zeros, of_groups))) &&
+      (!integers || (of_scales == ffi::DataType::F32 && is_array(row_scales, of_scales, grouped.rows))) &&
       out->element_type() == ffi::DataType::F32 && scratch->size_bytes() >= needed;
   if (!fits) {
     return ffi::Error::InvalidArgument(

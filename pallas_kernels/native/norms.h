@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "float_tile.h"
-#include "threads.h"
+#include "rows.h"
 
 namespace native {
 
@@ -99,24 +99,14 @@ static void sum_norm_row(const SumNorm& of, int64_t row) {
   }
 }
 
-// `make(row)` for each row, by tasks of as many as take longer than to wake a thread.
-template <typename Schedule, typename Make>
-void norm_rows(int64_t rows, int64_t size, int64_t threads, const Schedule& schedule, const Make& make) {
-  const Split tasks(rows, larger(1, (256 << 10) / larger(1, size)));
-  in_parallel(tasks.count, threads, schedule, [&](int64_t number) {
-    Rounding rounding;
-    for (int64_t row = tasks.start(number); row < tasks.start(number + 1); ++row) make(row);
-  });
-}
-
 template <typename Scale, typename Schedule>
 void rms_norm(const RmsNorm<Scale>& of, int64_t threads, const Schedule& schedule) {
-  norm_rows(of.rows, of.size, threads, schedule, [&](int64_t row) { rms_norm_row(of, row); });
+  for_each_row(of.rows, of.size, threads, schedule, [&](int64_t row) { rms_norm_row(of, row); });
 }
 
 template <typename Schedule>
 void sum_norm(const SumNorm& of, int64_t threads, const Schedule& schedule) {
-  norm_rows(of.rows, of.size, threads, schedule, [&](int64_t row) { sum_norm_row(of, row); });
+  for_each_row(of.rows, of.size, threads, schedule, [&](int64_t row) { sum_norm_row(of, row); });
 }
 
 }  // namespace native

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "float_tile.h"
-#include "threads.h"
+#include "rows.h"
 
 namespace native {
 
@@ -35,11 +35,7 @@ static void rotate_token(const Rotate& of, int64_t token) {
 
 template <typename Schedule>
 void rotate(const Rotate& of, int64_t threads, const Schedule& schedule) {
-  const Split tasks(of.tokens, larger(1, (256 << 10) / larger(1, of.heads * of.size)));  // of as many as take longer than to wake a thread
-  in_parallel(tasks.count, threads, schedule, [&](int64_t number) {
-    Rounding rounding;
-    for (int64_t token = tasks.start(number); token < tasks.start(number + 1); ++token) rotate_token(of, token);
-  });
+  for_each_row(of.tokens, of.heads * of.size, threads, schedule, [&](int64_t token) { rotate_token(of, token); });
 }
 
 }  // namespace native

@@ -72,9 +72,9 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0
     const auto needed = static_cast<size_t>(native::scaled_bytes(product.rows, product.inputs, scaled) + native::LINE);
     const bool fits = group > 0 && known && lies && scaled.number == all[0].number && scaled.groups == all[0].groups &&
                       packed == all[0].packed &&
-                      native::is_array(scales, of_scales, of_groups) &&
-                      (scaled.zeros == nullptr || native::is_array(zeros, native::type_of_zeros(of_scales), of_groups)) &&
-                      (scaled.factors == nullptr || native::is_array(factors, ffi::DataType::F32, product.outputs)) &&
+                      is_array(scales, of_scales, of_groups) &&
+                      (scaled.zeros == nullptr || is_array(zeros, native::type_of_zeros(of_scales), of_groups)) &&
+                      (scaled.factors == nullptr || is_array(factors, ffi::DataType::F32, product.outputs)) &&
                       inputs == product.inputs &&
                       out.dimensions()[0] == product.rows && out.dimensions()[1] == product.outputs &&
                       x.element_type() == ffi::DataType::BF16 && out.element_type() == ffi::DataType::F32 &&
