@@ -33,6 +33,7 @@ from pallas_kernels.grouped_mlp import grouped_mlp
 from pallas_kernels.grouped_scaled_matmul import grouped_scaled_matmul
 from pallas_kernels.inverse_root import inverse_root
 from pallas_kernels.latent_attention import latent_attention
+from pallas_kernels.layer_norm import layer_norm
 from pallas_kernels.matmul import matmul, matmul_each
 from pallas_kernels.mean_last import mean_last
 from pallas_kernels.packed_matmul import packed_matmul, packed_shape
@@ -45,7 +46,6 @@ from pallas_kernels.scaled_matmul import scaled_matmul, scaled_matmul_each
 from pallas_kernels.scatter_add import scatter_add, scattered_rows
 from pallas_kernels.selective_scan import selective_scan
 from pallas_kernels.storage import PACKED_TILE, QUANTISED, kv_page_shape, kv_storage_dtype, latent_page_shape
-from pallas_kernels.sum_norm import sum_norm
 from pallas_kernels.sum_rows import sum_rows
 from pallas_kernels.take_rows import take_rows
 from pallas_kernels.threshold import threshold
@@ -85,6 +85,7 @@ __all__ = [
     "kv_storage_dtype",
     "latent_attention",
     "latent_page_shape",
+    "layer_norm",
     "matmul",
     "matmul_each",
     "mean_last",
@@ -99,7 +100,6 @@ __all__ = [
     "scatter_add",
     "scattered_rows",
     "selective_scan",
-    "sum_norm",
     "sum_rows",
     "take_rows",
     "threshold",

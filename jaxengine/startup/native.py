@@ -17,7 +17,7 @@ from jaxengine.startup.native_libraries import (
 )
 from jaxengine.startup.program_context import NATIVE
 from jaxengine.startup.progress import Progress
-from pallas_kernels.native import FOLDER, PACKED_PRODUCT, PRODUCT, SYMBOLS
+from pallas_kernels.native import FOLDER, PACKED_PRODUCT, PRODUCT, RMS_NORM, SYMBOLS
 from xla_cache import Bundle, CacheError, LinkError
 
 logger = logging.getLogger("jaxengine")
@@ -76,7 +76,7 @@ def begin_native(model: ModelPlan) -> None:
     libraries = known_native(model.native)
     if model.codes:
         libraries.begin_coder()
-    libraries.begin([PACKED_PRODUCT if model.config.whole_rows else PRODUCT])
+    libraries.begin([PACKED_PRODUCT if model.config.whole_rows else PRODUCT, RMS_NORM])
 
 
 def native_linker(model: ModelPlan) -> Callable[[bytes], None] | None:

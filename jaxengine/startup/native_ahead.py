@@ -56,11 +56,11 @@ def _files(model: ModelConfig) -> Path | None:
 
 def _begin() -> None:
     from jaxengine.startup.native_libraries import find_native, native_directory
-    from pallas_kernels.native import PRODUCT
+    from pallas_kernels.native import PRODUCT, RMS_NORM
     from xla_cache import CacheError
 
     with suppress(CacheError):
-        find_native(native_directory()).begin([PRODUCT])
+        find_native(native_directory()).begin([PRODUCT, RMS_NORM])
 
 
 def _on_one_cpu(parallel: ParallelConfig) -> bool:

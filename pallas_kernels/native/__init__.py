@@ -1,8 +1,8 @@
 """What the CPU's backends do in C++, as custom calls of XLA: products of matrices, quantised or not, attention over pages.
 
-    decoder.cc      a source that is built, with headers below: all that most models call. XLA's calls come in here, and in
-                    `float32.cc`, `int8.cc`, `scaled.cc`, `grouped.cc` and `encoder.cc`, each a library of its own, which a
-                    model that calls it waits for; `product_call.h` and `attention_call.h` have what they share
+    decoder.cc      a source that is built, with headers below: products and attention of most models. XLA's calls come in here,
+                    and in `rows.cc`, `float32.cc`, `int8.cc`, `scaled.cc`, `grouped.cc` and `encoder.cc`, each a library of
+                    its own, which a model that calls it waits for; `product_call.h` and `attention_call.h` have what they share
     product.h       products of rows with a matrix: `bfloat16.h`, `floats.h` of `float_tile.h`, and `integers.h` of int8 rows
     scaled.h        the same of matrices of 4 or 8 bits with scales; those of 4 may be packed (`scaled_matmul/packed.py`)
     fixed.h         those of integers, in fixed point: `fixed_tile.h`, `fixed_lanes.h` and `fixed_wide.h` of few
@@ -15,7 +15,7 @@
     attention.h     attention over pages; `write_kv.h` what new tokens write there
     packed.h        products with matrices that were packed as they were loaded; `lane_tile.h` has their tiles
     row_attention.h attention within rows, of the same tiles
-    norms.h         norms of rows: by the root mean square, and the layer norm of a sum
+    norms.h         norms of rows: by the root mean square, and the layer norm
     rotate.h        heads turned by the angles of their positions
     threshold.h     from which value on a row weighs enough
     argmax.h        which of a row's values is the largest
@@ -51,8 +51,8 @@ FOLDER = Path(__file__).parent
     FLOAT32_WRITE,
     PACKED_PRODUCT,
     ROW_ATTENTION,
-    SUM_NORM,
     RMS_NORM,
+    LAYER_NORM,
     ROTATION,
     THRESHOLD,
     ARGMAX,
@@ -72,8 +72,8 @@ FOLDER = Path(__file__).parent
     "write_of_float32",
     "products_of_packed",
     "attention_within_rows",
-    "norm_of_sum",
     "norm_of_rows",
+    "layer_norm_of_rows",
     "rotation_of_heads",
     "threshold_of_rows",
     "argmax_of_rows",
@@ -83,24 +83,13 @@ FOLDER = Path(__file__).parent
     "rows_of_coded",
 )
 SOURCES = {
-    "decoder.cc": (
-        PRODUCT,
-        CODED_PRODUCT,
-        CODED_ROWS,
-        ATTENTION,
-        WRITE,
-        RMS_NORM,
-        ROTATION,
-        THRESHOLD,
-        ARGMAX,
-        COPY,
-        ZEROS,
-    ),
+    "decoder.cc": (PRODUCT, CODED_PRODUCT, CODED_ROWS, ATTENTION, WRITE, THRESHOLD, ARGMAX, COPY, ZEROS),
+    "rows.cc": (RMS_NORM, LAYER_NORM, ROTATION),
     "float32.cc": (FLOAT32_PRODUCT, FLOAT32_ATTENTION, FLOAT32_WRITE),
     "int8.cc": (INT8_PRODUCT,),
     "scaled.cc": (SCALED_PRODUCT,),
     "grouped.cc": (GROUPED_PRODUCT,),
-    "encoder.cc": (PACKED_PRODUCT, ROW_ATTENTION, SUM_NORM),
+    "encoder.cc": (PACKED_PRODUCT, ROW_ATTENTION),
 }
 """The custom calls of each library, by its source."""
 SYMBOLS = tuple(symbol for symbols in SOURCES.values() for symbol in symbols)

@@ -3,9 +3,7 @@
 #include "argmax.h"
 #include "attention_call.h"
 #include "coded_call.h"
-#include "norms.h"
 #include "product_call.h"
-#include "rotate.h"
 #include "threshold.h"
 #include "zeros.h"
 
@@ -43,40 +41,6 @@ ffi::Error find_largest(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> values, ff
   return ffi::Error::Success();
 }
 
-// (x, scale) -> out; scale of float32 or bfloat16, or empty
-ffi::Error norm_rows(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer scale, ffi::Result<ffi::AnyBuffer> out,
-                     float epsilon, float offset) {
-  const int64_t rows = x.dimensions()[0], size = x.dimensions()[1];
-  const bool none = scale.element_count() == 0, wide = scale.element_type() == ffi::F32;
-  const bool fits = is_array(*out, ffi::F32, rows * size) && (none || scale.element_count() == static_cast<size_t>(size)) &&
-                    (wide || scale.element_type() == ffi::DataType::BF16);
-  if (!fits) return ffi::Error::InvalidArgument("types or extents of x, scale or out do not fit");
-  const auto norm = [&](auto of) {
-    of.rows = rows, of.size = size, of.x = x.typed_data(), of.epsilon = epsilon, of.offset = offset;
-    of.scale = none ? nullptr : static_cast<decltype(of.scale)>(scale.untyped_data());
-    of.out = static_cast<float*>(out->untyped_data());
-    native::rms_norm(of, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
-  };
-  if (wide) norm(native::RmsNorm<float>());
-  else norm(native::RmsNorm<uint16_t>());
-  return ffi::Error::Success();
-}
-
-// (x, cosines, sines) -> out
-ffi::Error rotate_heads(ffi::ThreadPool pool, ffi::Buffer<ffi::F32, 3> x, ffi::AnyBuffer cosines, ffi::AnyBuffer sines,
-                        ffi::Result<ffi::AnyBuffer> out) {
-  native::Rotate of;
-  of.tokens = x.dimensions()[0], of.heads = x.dimensions()[1], of.size = x.dimensions()[2];
-  const int64_t angles = of.tokens * (of.size / 2);
-  const bool fits = of.size % 2 == 0 && is_array(cosines, ffi::F32, angles) && is_array(sines, ffi::F32, angles) &&
-                    is_array(*out, ffi::F32, x.element_count());
-  if (!fits) return ffi::Error::InvalidArgument("types or extents of x, cosines, sines or out do not fit");
-  of.x = x.typed_data(), of.cosines = static_cast<const float*>(cosines.untyped_data());
-  of.sines = static_cast<const float*>(sines.untyped_data()), of.out = static_cast<float*>(out->untyped_data());
-  native::rotate(of, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
-  return ffi::Error::Success();
-}
-
 // (arrays...) -> (outs...): the arrays; within a loop over layers, where nothing else can take those of one.
 ffi::Error copy(ffi::RemainingArgs arrays, ffi::RemainingRets outs) {
   if (arrays.size() != outs.size()) return ffi::Error::InvalidArgument("each array must have an out");
@@ -108,10 +72,6 @@ XLA_CUSTOM_CALL(rows_of_coded, native::take_coded_call)
 XLA_CUSTOM_CALL(attention_of_rows, native::attend_call<uint16_t>, "scale", "soft_cap", "window")
 
 XLA_CUSTOM_CALL(write_of_tokens, native::write_call<uint16_t>)
-
-XLA_CUSTOM_CALL(norm_of_rows, norm_rows, "epsilon", "offset")
-
-XLA_CUSTOM_CALL(rotation_of_heads, rotate_heads)
 
 XLA_CUSTOM_CALL(threshold_of_rows, find_thresholds)
 

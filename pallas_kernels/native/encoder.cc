@@ -1,7 +1,6 @@
-// What `packed.h`, `norms.h` and `row_attention.h` do as custom calls of XLA.
+// What `packed.h` and `row_attention.h` do as custom calls of XLA.
 
 #include "product.h"
-#include "norms.h"
 #include "packed.h"
 #include "row_attention.h"
 
@@ -58,24 +57,6 @@ ffi::Error multiply_packed(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0
   return ffi::Error::Success();
 }
 
-// (x, y, scale, bias, used) -> out; scale and bias may be empty
-ffi::Error norm_sum(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer y, ffi::AnyBuffer scale, ffi::AnyBuffer bias,
-                    ffi::BufferR0<ffi::S32> used, ffi::Result<ffi::AnyBuffer> out, float epsilon) {
-  if (x.dimensions().size() != 2) return ffi::Error::InvalidArgument("x must have two axes");
-  native::SumNorm of;
-  const int64_t rows = x.dimensions()[0];
-  of.size = x.dimensions()[1], of.epsilon = epsilon;
-  of.scale = floats_or_null(scale), of.bias = floats_or_null(bias);
-  const bool fit = is_array(x, ffi::F32, rows * of.size) && is_array(y, ffi::F32, rows * of.size) &&
-                   is_array(*out, ffi::F32, rows * of.size) &&
-                   (of.scale == nullptr || is_array(scale, ffi::F32, of.size)) && (of.bias == nullptr || is_array(bias, ffi::F32, of.size));
-  if (!fit) return ffi::Error::InvalidArgument("types or extents of x, y, scale, bias or out do not fit");
-  of.x = static_cast<const float*>(x.untyped_data()), of.y = static_cast<const float*>(y.untyped_data());
-  of.out = static_cast<float*>(out->untyped_data()), of.rows = used_rows(used, rows, of.size, of.out);
-  native::sum_norm(of, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
-  return ffi::Error::Success();
-}
-
 // (q, keys, values, offsets) -> out
 ffi::Error attend_rows(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer keys, ffi::AnyBuffer values, ffi::AnyBuffer offsets,
                        ffi::Result<ffi::AnyBuffer> out, float scale, int64_t window) {
@@ -99,7 +80,5 @@ ffi::Error attend_rows(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer ke
 }  // namespace
 
 XLA_CUSTOM_CALL(products_of_packed, multiply_packed, "gelu")
-
-XLA_CUSTOM_CALL(norm_of_sum, norm_sum, "epsilon")
 
 XLA_CUSTOM_CALL(attention_within_rows, attend_rows, "scale", "window")

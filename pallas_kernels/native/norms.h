@@ -1,4 +1,4 @@
-// Norms of rows: of each by its root mean square, and the layer norm of a sum of two.
+// Norms of rows: by the root mean square, and the layer norm.
 
 #pragma once
 
@@ -19,10 +19,12 @@ struct RmsNorm {
   float* out;
 };
 
-// x, y and out [rows, size]; scale and bias [size] or null.
-struct SumNorm {
+// Of x + added; x, added and out [rows, size], or null for added; scale and bias [size] as above, or null.
+template <typename Scale>
+struct LayerNorm {
   int64_t rows, size;
-  const float *x, *y, *scale, *bias;
+  const float *x, *added;
+  const Scale *scale, *bias;
   float epsilon;
   float* out;
 };
@@ -65,18 +67,19 @@ void rms_norm_row(const RmsNorm<Scale>& of, int64_t row) {
   }
 }
 
-static void sum_norm_row(const SumNorm& of, int64_t row) {
-  const float *x = of.x + row * of.size, *y = of.y + row * of.size;
+template <typename Scale>
+void layer_norm_row(const LayerNorm<Scale>& of, int64_t row) {
+  const float *x = of.x + row * of.size, *added = of.added == nullptr ? nullptr : of.added + row * of.size;
   float* out = of.out + row * of.size;
-  const int64_t whole = of.size / WIDTH * WIDTH, rest = of.size - whole;
+  const int64_t whole = of.size / WIDTH * WIDTH;
   Vector sums = {};
   float last = 0;
   for (int64_t at = 0; at < whole; at += WIDTH) {
-    const Vector both = vector_of(x + at) + vector_of(y + at);
+    const Vector both = added == nullptr ? vector_of(x + at) : vector_of(x + at) + vector_of(added + at);
     *reinterpret_cast<Vector*>(out + at) = both;
     sums += both;
   }
-  for (int64_t at = whole; at < of.size; ++at) out[at] = x[at] + y[at], last += out[at];
+  for (int64_t at = whole; at < of.size; ++at) out[at] = added == nullptr ? x[at] : x[at] + added[at], last += out[at];
   const float mean = (lanes_of(sums) + last) / of.size;
   Vector squares = {};
   last = 0;
@@ -92,10 +95,10 @@ static void sum_norm_row(const SumNorm& of, int64_t row) {
     if (of.bias != nullptr) found += vector_of(of.bias + at);
     *reinterpret_cast<Vector*>(out + at) = found;
   }
-  for (int64_t at = whole; at < whole + rest; ++at) {
+  for (int64_t at = whole; at < of.size; ++at) {
     float found = (out[at] - mean) * factor;
-    if (of.scale != nullptr) found *= of.scale[at];
-    out[at] = of.bias == nullptr ? found : found + of.bias[at];
+    if (of.scale != nullptr) found *= number_of(of.scale + at);
+    out[at] = of.bias == nullptr ? found : found + number_of(of.bias + at);
   }
 }
 
@@ -104,9 +107,9 @@ void rms_norm(const RmsNorm<Scale>& of, int64_t threads, const Schedule& schedul
   for_each_row(of.rows, of.size, threads, schedule, [&](int64_t row) { rms_norm_row(of, row); });
 }
 
-template <typename Schedule>
-void sum_norm(const SumNorm& of, int64_t threads, const Schedule& schedule) {
-  for_each_row(of.rows, of.size, threads, schedule, [&](int64_t row) { sum_norm_row(of, row); });
+template <typename Scale, typename Schedule>
+void layer_norm(const LayerNorm<Scale>& of, int64_t threads, const Schedule& schedule) {
+  for_each_row(of.rows, of.size, threads, schedule, [&](int64_t row) { layer_norm_row(of, row); });
 }
 
 }  // namespace native

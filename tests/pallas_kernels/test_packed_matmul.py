@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import KernelUnsupported, packed_matmul, packed_shape, sum_norm
+from pallas_kernels import KernelUnsupported, packed_matmul, packed_shape
 from pallas_kernels.native import PACKED_PRODUCT, calling, registered_name
 from pallas_kernels.packed_matmul.reference import unpacked
 from tests.quick import slow_but
@@ -115,24 +115,3 @@ def test_what_does_not_fit(native: str) -> None:
     none = jnp.zeros(0, jnp.float32)
     with pytest.raises(jax.errors.JaxRuntimeError, match="scratch do not fit"):
         jax.block_until_ready(call(x, jnp.int32(2), matrix("bfloat16", 64, 64), none, gelu=False))
-
-
-@pytest.mark.parametrize("size", [48, 100])
-def test_norms_of_sums(native: str, size: int) -> None:
-    x, y, scale, bias = numbers(30, size), numbers(30, size) * 2 + 1, numbers(size), numbers(size) + 1
-    both = np.asarray(x, np.float64) + np.asarray(y)
-    expected = (both - both.mean(1, keepdims=True)) / np.sqrt(both.var(1, keepdims=True) + 0.1)
-
-    def normed(name: str | None, *given: jax.Array | None, used: int = 30) -> np.ndarray:
-        with calling(name):
-            function = jax.jit(functools.partial(sum_norm, epsilon=0.1, platform="cpu"))
-            return np.asarray(function(*given, used=jnp.int32(used)))
-
-    for name in (None, native):
-        np.testing.assert_allclose(normed(name, x, y, None, None), expected, atol=1e-5)
-        whole = normed(name, x, y, scale, bias)
-        np.testing.assert_allclose(whole, expected * np.asarray(scale) + np.asarray(bias), atol=1e-5)
-        np.testing.assert_array_equal(normed(name, x[7:9], y[7:9], scale, bias, used=2), whole[7:9])
-    np.testing.assert_array_equal(normed(native, x, y, scale, bias, used=11)[11:], 0.0)
-    with pytest.raises(ValueError, match="y must be float32"):
-        sum_norm(x, y.astype(jnp.bfloat16), None, None, epsilon=0.1)

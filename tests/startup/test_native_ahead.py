@@ -103,7 +103,7 @@ def test_the_start_finds_it_begun(tmp_path, monkeypatch):
     found = native_libraries.find_native(tmp_path / "kept", tmp_path / "folder")
     monkeypatch.setattr(native_libraries, "find_native", lambda directory: found)
     native_ahead._begin()
-    assert list(found._building) == ["decoder.cc"]
+    assert list(found._building) == ["decoder.cc", "rows.cc"]
     assert found._building["decoder.cc"].result().built
     monkeypatch.setattr("jax.ffi.register_ffi_target", lambda *arguments, **options: None)
     assert found.register([PRODUCT])

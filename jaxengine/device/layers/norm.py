@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.step import Step
-from pallas_kernels import AUTO, inverse_root, mean_last, rms_norm, sum_norm
+from pallas_kernels import AUTO, layer_norm, rms_norm
 
 
 def by_root_mean_square(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.Array:
@@ -18,10 +18,7 @@ def by_root_mean_square(x: jax.Array, *, epsilon: float, context: ModelContext) 
 
 def by_deviation(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.Array:
     """`x` without its mean, over its standard deviation along the last axis, in float32."""
-    wide = x.astype(jnp.float32)
-    centred = wide - mean_last(wide, platform=context.platform)
-    variance = mean_last(centred * centred, platform=context.platform)
-    return centred * inverse_root(variance + epsilon, platform=context.platform)
+    return layer_norm(x, epsilon=epsilon, backend=_backend(context), platform=context.platform)
 
 
 class RMSNorm(nnx.Module):
@@ -67,19 +64,24 @@ class LayerNorm(nnx.Module):
         self.bias = context.parameter((size,), ("embed",)) if affine and bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = by_deviation(x, epsilon=self.epsilon, context=self.context)
-        if self.scale is not None:
-            y = y * self.scale[...].astype(y.dtype)
-        if self.bias is not None:
-            y = y + self.bias[...].astype(y.dtype)
-        return y.astype(self.context.activation_dtype)
+        return self._normed(x)
 
     def of_sum(self, x: jax.Array, y: jax.Array, step: Step) -> jax.Array:
         """The norm of `x + y`, `[N, E]` each, places of the step."""
         if self.context.platform != "cpu" or self.context.layout.mesh is not None:
             return self(x + y)
-        scale, bias = (None if of is None else of[...].astype(jnp.float32) for of in (self.scale, self.bias))
-        return sum_norm(x, y, scale, bias, epsilon=self.epsilon, used=step.used, platform=self.context.platform)
+        return self._normed(x, added=y, used=step.used)
+
+    def _normed(self, x: jax.Array, **options: jax.Array | None) -> jax.Array:
+        return layer_norm(
+            x,
+            *(None if of is None else of[...] for of in (self.scale, self.bias)),
+            epsilon=self.epsilon,
+            dtype=self.context.activation_dtype,
+            backend=_backend(self.context),
+            platform=self.context.platform,
+            **options,
+        )
 
 
 class HeadNorms(nnx.Module):

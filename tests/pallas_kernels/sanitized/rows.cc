@@ -12,23 +12,26 @@
 
 using namespace native;
 
-static int check_sum_norm(int64_t rows, int64_t size) {
-  std::vector<float> x(rows * size), y(rows * size, 0.5f), scale(size, 2.0f), bias(size, 0.25f), out(rows * size);
+template <typename Scale>
+static int check_layer_norm(int64_t rows, int64_t size, bool sums) {
+  std::vector<float> x(rows * size), added(sums ? rows * size : 0, 0.5f), out(rows * size);
+  const bool narrow = sizeof(Scale) == 2;
+  std::vector<Scale> scale(size, Scale(narrow ? 0x4000 : 2)), bias(size, Scale(narrow ? 0x3f80 : 1));  // bits of 2 and 1
   for (auto& value : x) value = as_float(some_bfloat16());
   std::vector<std::thread> pool;
-  const SumNorm of{rows, size, x.data(), y.data(), scale.data(), bias.data(), 0.1f, out.data()};
-  sum_norm(of, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  const LayerNorm<Scale> of{rows, size, x.data(), sums ? added.data() : nullptr, scale.data(), bias.data(), 0.1f, out.data()};
+  layer_norm(of, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
   for (auto& thread : pool) thread.join();
   int wrong = 0;
   for (int64_t r = 0; r < rows; ++r) {
     double mean = 0, variance = 0;
-    for (int64_t i = 0; i < size; ++i) mean += (x[r * size + i] + 0.5) / size;
-    for (int64_t i = 0; i < size; ++i) variance += std::pow(x[r * size + i] + 0.5 - mean, 2) / size;
+    for (int64_t i = 0; i < size; ++i) mean += double(x[r * size + i]) / size;
+    for (int64_t i = 0; i < size; ++i) variance += std::pow(x[r * size + i] - mean, 2) / size;
     for (int64_t i = 0; i < size; ++i) {
-      wrong += !(std::fabs(out[r * size + i] - ((x[r * size + i] + 0.5 - mean) / std::sqrt(variance + 0.1) * 2 + 0.25)) <= 1e-4);
+      wrong += !(std::fabs(out[r * size + i] - ((x[r * size + i] - mean) / std::sqrt(variance + 0.1) * 2 + 1)) <= 1e-4);
     }
   }
-  if (wrong) fprintf(stderr, "norms of %ld: %d wrong\n", long(size), wrong);
+  if (wrong) fprintf(stderr, "layer norms of %ld: %d wrong\n", long(size), wrong);
   return wrong;
 }
 
@@ -156,7 +159,7 @@ static int check_written(int64_t tokens, int64_t kv_heads, int64_t head_size) {
 
 int main() {
   int wrong = 0;
-  for (int64_t size : {3, 64, 100}) wrong += check_sum_norm(20, size);
+  for (int64_t size : {3, 64, 100}) wrong += check_layer_norm<float>(20, size, true) + check_layer_norm<uint16_t>(20, size, false);
   for (int64_t size : {3, 100, 64 << 10}) {
     wrong += check_rms_norm<float>(20, size, true) + check_rms_norm<uint16_t>(20, size, true) + check_rms_norm<float>(1, size, false);
   }
