@@ -72,7 +72,10 @@ def test_what_runs_is_seen_while_it_runs(browser: Any, server: Live) -> None:
         visit.page.locator("tr.runs").wait_for()
         figure(visit, "Running").get_by_text("1", exact=True).wait_for()
         assert visit.page.locator("#engines td").first.inner_text() == "1x1"
-        visit.page.get_by_text(re.compile(r"Between tokens: median 2\d\.\d ms")).wait_for()
+        shown = re.compile(r"Between tokens: median (\d+\.\d) ms")
+        between = shown.search(visit.page.get_by_text(shown).inner_text())
+        assert between is not None
+        assert 20 <= float(between[1]) < 200  # a pause, and what a busy machine adds to it
         other.page.keyboard.press("Escape")
         other.page.get_by_text("Stopped.").wait_for()
         visit.page.locator("tr.runs").wait_for(state="detached")
