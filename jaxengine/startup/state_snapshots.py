@@ -65,5 +65,5 @@ def _refuse_where_there_are_no_states(config: EngineConfig) -> None:
         asked["mamba_cache_mode"] = cache.mamba_cache_mode
     if given := [name for name, value in asked.items() if value]:
         raise ConfigError(
-            f"{' and '.join(given)}: for models with recurrent layers, which this one has not; leave it out"
+            f"only models with recurrent layers take {' and '.join(given)}, and this one has none; leave that out"
         )

@@ -52,5 +52,5 @@ def test_blocks_are_whole_pages_and_chunks():
 
 @pytest.mark.parametrize("options", [{"mamba_cache_mode": "all"}, {"mamba_block_size": 64}, {"num_snapshots": 3}])
 def test_they_are_refused_for_a_model_without_states(options):
-    with pytest.raises(ConfigError, match=f"{next(iter(options))}: for models with recurrent layers"):
+    with pytest.raises(ConfigError, match=f"only models with recurrent layers take {next(iter(options))}"):
         count(PAGES_ONLY, **options)

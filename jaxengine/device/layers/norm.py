@@ -8,17 +8,17 @@ from flax import nnx
 
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.step import Step
-from pallas_kernels import AUTO, layer_norm, rms_norm
+from pallas_kernels import layer_norm, rms_norm
 
 
 def by_root_mean_square(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.Array:
     """`x` over its root mean square along the last axis, in float32."""
-    return rms_norm(x, epsilon=epsilon, backend=_backend(context), platform=context.platform)
+    return rms_norm(x, epsilon=epsilon, platform=context.platform)
 
 
 def by_deviation(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.Array:
     """`x` without its mean, over its standard deviation along the last axis, in float32."""
-    return layer_norm(x, epsilon=epsilon, backend=_backend(context), platform=context.platform)
+    return layer_norm(x, epsilon=epsilon, platform=context.platform)
 
 
 class RMSNorm(nnx.Module):
@@ -49,7 +49,6 @@ class RMSNorm(nnx.Module):
             epsilon=self.epsilon,
             offset=self.offset,
             dtype=self.context.activation_dtype,
-            backend=_backend(self.context),
             platform=self.context.platform,
         )
 
@@ -72,15 +71,15 @@ class LayerNorm(nnx.Module):
             return self(x + y)
         return self._normed(x, added=y, used=step.used)
 
-    def _normed(self, x: jax.Array, **options: jax.Array | None) -> jax.Array:
+    def _normed(self, x: jax.Array, *, added: jax.Array | None = None, used: jax.Array | None = None) -> jax.Array:
         return layer_norm(
             x,
             *(None if of is None else of[...] for of in (self.scale, self.bias)),
             epsilon=self.epsilon,
+            added=added,
+            used=used,
             dtype=self.context.activation_dtype,
-            backend=_backend(self.context),
             platform=self.context.platform,
-            **options,
         )
 
 
@@ -101,11 +100,6 @@ class HeadNorms(nnx.Module):
         scale = self.scale[...].astype(y.dtype)
         scale = jnp.repeat(scale, x.shape[1] // scale.shape[0], axis=0)
         return (y * scale).astype(self.context.activation_dtype)
-
-
-def _backend(context: ModelContext) -> str:
-    """Of the norm of each row: XLA knows how to split the definition over devices, and no other."""
-    return AUTO if context.layout.mesh is None else "reference"
 
 
 Norm = RMSNorm | LayerNorm

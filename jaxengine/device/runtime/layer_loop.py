@@ -2,7 +2,7 @@
 
 A loop over stacked weights is no way: XLA:CPU copies each layer's out of the stack. Here the loop is the first layer's code,
 whose custom calls are given the addresses of the matrices of the layer that it is at (`OF_LAYER`). What anything else takes of a
-layer, as scales of norms and biases, a call of its own copies: some kilobytes.
+layer, as biases, a call of its own copies: some kilobytes.
 
 A program is given the first layer's arrays and a table of where those of all lie. To launch it with 700 arrays takes a
 millisecond of a processor, which the step's own threads need (`fewer_arguments.json`). XLA does not know that the others are
