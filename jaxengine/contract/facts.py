@@ -18,7 +18,8 @@ class EngineFacts:
 
     `vocab_size` are the ids that the model has embeddings for, `pooler` says what it makes of prompts that are pooled. With
     `generates` it can continue a prompt. `max_model_len` bounds prompt and output in tokens; `longest_context` is what the model
-    can do, where that may be more. At most `max_num_seqs` sequences run at once, and `max_num_batched_tokens` tokens in a step.
+    can do, where that may be more, and `context_option` what has to be larger for it. At most `max_num_seqs` sequences run at
+    once, and `max_num_batched_tokens` tokens in a step.
     The KV cache has `num_pages` pages of `page_size` tokens: `kv_tokens` in all, of sequences as long as they may get.
     Behind them `host_blocks` more pages lie in the host's memory, in `host_bytes`. `shapes`
     are those of steps; `floors` are the least seconds that a step of each can take on the device, where its speed is known.
@@ -35,6 +36,7 @@ class EngineFacts:
     pooler: PoolerTraits = field(default_factory=PoolerTraits)
     generates: bool = True
     longest_context: int | None = None
+    context_option: str = "max_model_len"
     page_size: int = 0
     num_pages: int = 0
     host_blocks: int = 0

@@ -10,6 +10,15 @@ from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.contract.transfer import TransferParams
 from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError
 
+REMEDIES = {
+    "num_pages": "start the engine with more pages (num_pages)",
+    "kv_cache_memory_bytes": "start the engine with a larger KV cache (kv_cache_memory_bytes)",
+    "memory_utilization": "give the engine more memory for its KV cache (memory_utilization)",
+    "max_num_batched_tokens": "start the engine with more tokens a step (max_num_batched_tokens)",
+    "bundle": "compile the bundle for a longer context (max_model_len)",
+}
+"""What lets a context be longer that another option than max_model_len bounds, by that option."""
+
 
 def check_prompt(ids: Sequence[int], facts: EngineFacts) -> None:
     """Accept the token ids of a prompt.
@@ -25,7 +34,7 @@ def check_prompt(ids: Sequence[int], facts: EngineFacts) -> None:
         raise ContextLengthError(
             f"This model's maximum context length is {limit} tokens. However, your prompt contains {length} input "
             "tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input "
-            f"prompt{_advice(facts)}.",
+            f"prompt{advice(facts)}.",
             param="input_tokens",
         )
     check_ids("prompt_token_ids", ids, facts)
@@ -70,7 +79,7 @@ def check_room(length: int, params: SamplingParams, facts: EngineFacts) -> None:
     if length == limit:
         raise ContextLengthError(
             f"The prompt ({length} tokens) plus the number of requested output tokens (at least 1) is longer than the "
-            f"maximum model length of {limit}. Please reduce the length of the input prompt{_advice(facts)}.",
+            f"maximum model length of {limit}. Please reduce the length of the input prompt{advice(facts)}.",
             param="input_tokens",
         )
     if params.max_tokens is not None and params.max_tokens > limit:
@@ -139,9 +148,11 @@ def handover(transfer: TransferParams | None, facts: EngineFacts) -> Mapping[str
     return own.answer() if transfer.hands_over else None
 
 
-def _advice(facts: EngineFacts) -> str:
-    """What to do about a context that could be longer."""
-    longest = facts.longest_context
+def advice(facts: EngineFacts) -> str:
+    """What to do about a context that could be longer: the end of a sentence."""
+    longest, option = facts.longest_context, facts.context_option
     if longest is None or longest <= facts.max_model_len:
         return ""
+    if option in REMEDIES:
+        return f", or {REMEDIES[option]}: the model takes up to {longest} tokens"
     return f", or start the engine with a longer context (max_model_len up to {longest})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,11 @@ class LoraConfig:
     )
 
     def __post_init__(self) -> None:
+        given = [spec.name for spec in dataclasses.fields(self) if getattr(self, spec.name) != spec.default]
+        if given and not self.enable_lora:
+            raise ConfigError(
+                f"{given[0]}={getattr(self, given[0])!r} needs enable_lora: without it there are no adapters"
+            )
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise ConfigError(
                 f"max_cpu_loras={self.max_cpu_loras} must be at least max_loras ({self.max_loras}): what is on the device is in "

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jaxengine.errors import ContextLengthError
+from jaxengine.front.checks import advice
 from jaxengine.server.service import Service
 from jaxengine.text.tokenizer import Tokenizer
 
@@ -38,9 +39,9 @@ def encode_texts(
     most = 2 * service.max_model_len if must_fit else max(2 * service.max_model_len, LONGEST_TEXT)
     for text in texts:
         if tokenizer.certainly_exceeds(text, service.max_model_len if must_fit else most):
-            raise _too_long(f"your text of {len(text)} characters has more", service.max_model_len)
+            raise _too_long(f"your text of {len(text)} characters has more", service, must_fit=must_fit)
         if len(text) > PIECE and _has_more(tokenizer, text, most):
-            raise _too_long(f"your text has more than {most} tokens", service.max_model_len)
+            raise _too_long(f"your text has more than {most} tokens", service, must_fit=must_fit)
     return [
         ids
         for group in _groups(texts)
@@ -58,10 +59,11 @@ def _has_more(tokenizer: Tokenizer, text: str, most: int) -> bool:
     return False
 
 
-def _too_long(what: str, max_model_len: int) -> ContextLengthError:
+def _too_long(what: str, service: Service, *, must_fit: bool) -> ContextLengthError:
+    instead = advice(service.intake.facts) if must_fit else ""
     return ContextLengthError(
-        f"This model's maximum context length is {max_model_len} tokens. However, {what}. Please reduce the length of the input "
-        "prompt.",
+        f"This model's maximum context length is {service.max_model_len} tokens. However, {what}. Please reduce the length of "
+        f"the input prompt{instead}.",
         param="input_tokens",
     )
 

@@ -179,6 +179,7 @@ def _facts(part: Part, ledger: Ledger, transfer: TransferFacts | None) -> Engine
         generates=model.generates,
         max_model_len=limits.max_model_len,
         longest_context=model.config.max_position_embeddings,
+        context_option=limits.context_option,
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         page_size=ledger.page_size,

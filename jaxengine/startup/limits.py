@@ -28,8 +28,8 @@ LONGEST_WHOLE = 8192
 class EngineLimits:
     """Sizes that hold for the life of an engine, in tokens, sequences and tokens per page; `free_tokens` as in `buckets.Limits`.
 
-    `fit_context` says that `max_model_len` may shrink to what fits memory (left open, or auto). `num_snapshots` are copies of
-    recurrent layers' states, which memory decides (`plan_space`).
+    `fit_context` says that `max_model_len` may shrink to what fits memory (left open, or auto), and `context_option` which option
+    it takes to be longer. `num_snapshots` are copies of recurrent layers' states, which memory decides (`plan_space`).
     """
 
     max_model_len: int
@@ -38,6 +38,7 @@ class EngineLimits:
     page_size: int
     free_tokens: int
     fit_context: bool
+    context_option: str = "max_model_len"
     num_snapshots: int = 0
 
     @classmethod
@@ -78,7 +79,10 @@ class EngineLimits:
             max_tokens or defaults.max_num_seqs,
             _bucket_rows(config) or defaults.max_num_seqs,
         )
+        context_option = "max_model_len"
         if whole_prompts:
+            if fit and max_tokens is not None and max_tokens < max_model_len:
+                context_option = "max_num_batched_tokens"
             max_model_len, max_tokens = _for_whole_prompts(config, max_model_len, max_tokens, max_num_seqs, defaults)
         max_tokens = max_tokens or max(defaults.max_num_batched_tokens, max_num_seqs)
         check_tokens_for_all(max_tokens, max_num_seqs)
@@ -92,11 +96,13 @@ class EngineLimits:
             page_size=page_size,
             free_tokens=defaults.free_tokens,
             fit_context=fit,
+            context_option=context_option,
         )
 
-    def with_context(self, max_model_len: int) -> EngineLimits:
-        """The same limits for another context length."""
-        return dataclasses.replace(self, max_model_len=max_model_len)
+    def with_context(self, max_model_len: int, *, option: str | None = None) -> EngineLimits:
+        """The same limits for another context length; a shorter one is because of an `option`."""
+        because = option if option is not None and max_model_len < self.max_model_len else self.context_option
+        return dataclasses.replace(self, max_model_len=max_model_len, context_option=because)
 
 
 def _for_whole_prompts(

@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 Workspace = Literal["unneeded", "expected", "measured"]
 
+ASKED_SIZES = ("num_pages", "kv_cache_memory_bytes")
+"""The options that say how large the pool is."""
+
 UNUSED_SHARE = 1 / 32
 """Of the device's memory: as much may lie idle for having expected more workspace than is needed."""
 
@@ -85,7 +88,8 @@ def plan_space(
         planned = _measured(prepared, bare, expected, cache) if measure else _fitted(prepared, expected)
     if planned.limits.max_model_len < asked:
         logger.info(
-            "context bounded by memory to %d of the model's %d tokens; --max-model-len insists on a length, or the start fails",
+            "context bounded by %s to %d of the model's %d tokens; --max-model-len insists on a length, or the start fails",
+            planned.limits.context_option if planned.limits.context_option in ASKED_SIZES else "memory",
             planned.limits.max_model_len,
             asked,
         )
@@ -111,7 +115,7 @@ def _with_snapshots(prepared: Prepared) -> Prepared:
 
 def _taken_over(prepared: Prepared, bare: memory.MemoryBudget, pool: Pool) -> SpacePlan:
     """A bundle's pool, if this device has room for it."""
-    prepared = prepared.with_context(pool.max_model_len)
+    prepared = prepared.with_context(pool.max_model_len, option="bundle")
     room = _pages(prepared).most(bare.available_bytes, bare.page_bytes)
     if pool.num_pages > room:
         raise CapacityError(
@@ -129,10 +133,11 @@ def _as_asked(prepared: Prepared, bare: memory.MemoryBudget) -> Prepared:
         return prepared
     largest = prepared.defaults.max_kv_bytes if prepared.config.model.max_model_len is None else None
     size, page_sizes = asked.kv_cache_memory_bytes or largest, bare.page_bytes
+    option = "max_model_len" if asked.kv_cache_memory_bytes is None else "kv_cache_memory_bytes"
     if asked.num_pages is not None:
-        size, page_sizes = asked.num_pages, (1,) * len(bare.page_bytes)
+        size, page_sizes, option = asked.num_pages, (1,) * len(bare.page_bytes), "num_pages"
     longest = 0 if size is None else pages.longest(size, page_sizes, most=limits.max_model_len)
-    return prepared.with_context(longest) if longest > 0 else prepared
+    return prepared.with_context(longest, option=option) if longest > 0 else prepared
 
 
 def _refuse_what_never_fits(prepared: Prepared, bare: memory.MemoryBudget) -> None:
@@ -173,7 +178,7 @@ def _fitted(prepared: Prepared, budget: memory.MemoryBudget) -> SpacePlan:
     limits = prepared.limits
     if limits.fit_context:
         longest = _pages(prepared).longest(budget.available_bytes, budget.page_bytes, most=limits.max_model_len)
-        prepared = prepared.with_context(max(1, longest))
+        prepared = prepared.with_context(max(1, longest), option="memory_utilization")
     return _plan(prepared, budget, num_pages=_num_pages(prepared, budget), workspace="expected")
 
 

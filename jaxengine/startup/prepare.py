@@ -40,9 +40,9 @@ class Prepared:
     def defaults(self) -> PlatformDefaults:
         return DEFAULTS[self.model.platform]
 
-    def with_context(self, max_model_len: int) -> Prepared:
-        """The same with another context length."""
-        return replace(self, limits=self.limits.with_context(max_model_len))
+    def with_context(self, max_model_len: int, *, option: str | None = None) -> Prepared:
+        """The same with another context length; a shorter one is because of an `option`."""
+        return replace(self, limits=self.limits.with_context(max_model_len, option=option))
 
 
 def prepare(

@@ -286,6 +286,17 @@ def test_a_model_does_what_it_was_made_for() -> None:
         embedding(entry=other)
 
 
+@pytest.mark.parametrize(
+    "option", ["num_pages", "kv_cache_memory_bytes", "memory_utilization", "max_num_batched_tokens"]
+)
+def test_what_bounds_the_context_is_told_and_nothing_else(option: str) -> None:
+    bounded = intake(longest_context=4096, context_option=option)
+    for length in (32, 33):
+        with pytest.raises(ContextLengthError, match=rf"\({option}\): the model takes up to 4096 tokens\.$") as caught:
+            bounded.request([5] * length, SamplingParams(), request_id="a")
+        assert "max_model_len" not in str(caught.value)
+
+
 def test_a_context_that_could_be_longer_is_said_so() -> None:
     bounded, whole = intake(longest_context=4096), intake(longest_context=32)
     for length in (32, 33):

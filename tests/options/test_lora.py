@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from jaxengine.errors import ConfigError
@@ -13,6 +15,30 @@ def test_there_is_room_on_the_host_for_what_is_on_the_device() -> None:
     assert EngineConfig.from_options(enable_lora=True, max_loras=4, max_cpu_loras=9).lora.most_on_host == 9
     with pytest.raises(ConfigError, match=r"max_cpu_loras=3 must be at least max_loras \(4\)"):
         EngineConfig.from_options(enable_lora=True, max_loras=4, max_cpu_loras=3)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"max_loras": 4},
+        {"max_lora_rank": 64},
+        {"max_cpu_loras": 8},
+        {"lora_dtype": "float32"},
+        {"lora_target_modules": ("q_proj",)},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_options_of_adapters_need_adapters(option: dict[str, object]) -> None:
+    [(name, value)] = option.items()
+    with pytest.raises(ConfigError, match=f"{name}={re.escape(repr(value))} needs enable_lora"):
+        EngineConfig.from_options(**option)
+    with pytest.raises(ConfigError, match="needs enable_lora"):
+        EngineConfig.from_options(**option, enable_lora=False)
+    assert getattr(EngineConfig.from_options(**option, enable_lora=True).lora, name) == value
+
+
+def test_defaults_need_none() -> None:
+    assert not EngineConfig.from_options(max_loras=1, max_lora_rank=16, lora_dtype="auto").lora.enable_lora
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 POSTS = (
     *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/tokenize", "/detokenize"),
-    *("/v1/messages", "/v1/messages/count_tokens", "/invocations"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/invocations", "/v1/responses/input_tokens"),
+    *("/pooling", "/score", "/rerank", "/v2/embed"),
 )
 NAMED = ("/v1/models/", "/v1/responses/")
 DOCUMENTED = frozenset({200, 400, 401, 403, 404, 405, 413, 429, 503, 504})
@@ -143,6 +144,11 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "hi"}]},
     "/invocations": {"prompt": "a cat", "max_tokens": 2},
+    "/v1/responses/input_tokens": {"input": "hi"},
+    "/pooling": {"input": "a cat"},
+    "/score": {"text_1": "a cat", "text_2": "a dog"},
+    "/rerank": {"query": "a cat", "documents": ["a dog"]},
+    "/v2/embed": {"texts": ["a cat"]},
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,24 @@ def test_a_failing_step_is_told_to_everybody_at_once(fault: BaseException, broke
     ):
         assert_refused(broken.post(path, **body), 503)
     assert broken.http.get("/version").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": ["Tom", "Once"]}),
+        ("/pooling", {"input": "Tom"}),
+        ("/score", {"text_1": "Tom", "text_2": ["Tim", "Once"]}),
+        ("/rerank", {"query": "Tom", "documents": ["Tim", "Once"]}),
+        ("/v2/embed", {"texts": ["Tom"]}),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_a_failing_step_is_told_to_who_pools_as_to_who_generates(path: str, body: dict[str, Any], broken: Live) -> None:
+    assert broken.post(path, **body).status_code == 200
+    broken.runner.fail = MemoryError("RESOURCE_EXHAUSTED")
+    assert_refused(broken.post(path, **body), 503)  # of the step that failed
+    assert_refused(broken.post(path, **body), 503)  # of an engine that is dead
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from jaxengine.contract.facts import EngineFacts
 from jaxengine.errors import ContextLengthError
 from jaxengine.server.long_text import LONGEST_TEXT, PIECE, encode_texts
 from jaxengine.server.service import Service
@@ -32,9 +33,16 @@ class Watched:
         return TOKENIZER.encode_batch(texts, **options)
 
 
+def serving(max_model_len: int) -> Service:
+    facts = EngineFacts(
+        vocab_size=400, max_model_len=max_model_len, longest_context=2 * max_model_len, context_option="num_pages"
+    )
+    return cast(Service, SimpleNamespace(max_model_len=max_model_len, intake=SimpleNamespace(facts=facts)))
+
+
 def encode(texts: Sequence[str], *, max_model_len: int, **options: Any) -> tuple[list[list[int]], list[int]]:
-    tokenizer, service = Watched(), SimpleNamespace(max_model_len=max_model_len)
-    ids = encode_texts(cast(Tokenizer, tokenizer), texts, cast(Service, service), special=True, **options)
+    tokenizer, service = Watched(), serving(max_model_len)
+    ids = encode_texts(cast(Tokenizer, tokenizer), texts, service, special=True, **options)
     return ids, tokenizer.calls
 
 
@@ -58,17 +66,21 @@ def test_short_texts_share_calls_of_a_piece() -> None:
 
 
 def test_a_text_that_cannot_fit_is_refused_after_a_part_of_it() -> None:
-    tokenizer, service = Watched(), SimpleNamespace(max_model_len=50_000)
-    with pytest.raises(ContextLengthError, match=r"maximum context length is 50000 tokens.* more than 100000 tokens"):
-        encode_texts(cast(Tokenizer, tokenizer), ["z" * 3 * PIECE], cast(Service, service), special=True)
+    tokenizer, service = Watched(), serving(50_000)
+    with pytest.raises(
+        ContextLengthError, match=r"maximum context length is 50000 tokens.* more than 100000 tokens.*num_pages"
+    ):
+        encode_texts(cast(Tokenizer, tokenizer), ["z" * 3 * PIECE], service, special=True)
     assert tokenizer.calls == [PIECE, PIECE], "each of its characters is a token"
 
 
 def test_a_text_that_no_tokens_of_the_context_could_spell_is_not_read() -> None:
-    tokenizer, service = Watched(), SimpleNamespace(max_model_len=100)
+    tokenizer, service = Watched(), serving(100)
     longest = max(map(len, TOKENIZER.backend.get_vocab()))
-    with pytest.raises(ContextLengthError, match=r"maximum context length is 100 tokens.* your text of .* characters"):
-        encode_texts(cast(Tokenizer, tokenizer), ["z" * (100 * longest + 1)], cast(Service, service), special=True)
+    with pytest.raises(
+        ContextLengthError, match=r"maximum context length is 100 tokens.* your text of .* characters.*num_pages"
+    ):
+        encode_texts(cast(Tokenizer, tokenizer), ["z" * (100 * longest + 1)], service, special=True)
     assert tokenizer.calls == []
 
 

@@ -105,3 +105,27 @@ def test_the_length_that_files_say_is_usual_bounds_what_nobody_asked_for(asked, 
     config = EngineConfig.from_options(model="x", **options)
     limits = EngineLimits.resolve(config, model_max_len=512, defaults=DEFAULTS, whole_prompts=True, usual_len=256)
     assert limits.max_model_len == length
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"max_num_batched_tokens": 128}, "max_num_batched_tokens"),
+        ({"max_num_batched_tokens": 128, "max_model_len": 100}, "max_model_len"),
+        ({"max_num_batched_tokens": 1024}, "max_model_len"),
+        ({}, "max_model_len"),
+    ],
+    ids=str,
+)
+def test_which_option_a_longer_context_of_whole_prompts_takes(options, option):
+    config = EngineConfig.from_options(model="x", max_num_seqs=4, **options)
+    limits = EngineLimits.resolve(config, model_max_len=512, defaults=DEFAULTS, whole_prompts=True)
+    assert limits.context_option == option
+
+
+def test_a_context_is_shorter_because_of_an_option_and_no_longer_one_is():
+    limits = resolve(512)
+    assert limits.with_context(64, option="num_pages").context_option == "num_pages"
+    assert limits.with_context(512, option="num_pages").context_option == "max_model_len"
+    shorter = limits.with_context(64, option="num_pages").with_context(32, option="memory_utilization")
+    assert (shorter.max_model_len, shorter.context_option) == (32, "memory_utilization")

@@ -81,24 +81,27 @@ def test_what_can_never_fit_is_refused_before_anything_is_compiled(plan, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("free_pages", "options", "context"),
+    ("free_pages", "options", "context", "option"),
     [
-        (10_000, {}, 256),  # the model's
-        (32, {}, 168),  # ten pages are workspace, one is the sink
-        (10_000, {"num_pages": 13}, 96),
-        (10_000, {"kv_cache_memory_bytes": 5 * PAGE}, 32),
-        (10_000, {"max_model_len": "auto", "num_pages": 13}, 96),
+        (10_000, {}, 256, "max_model_len"),  # the model's
+        (32, {}, 168, "memory_utilization"),  # ten pages are workspace, one is the sink
+        (10_000, {"num_pages": 13}, 96, "num_pages"),
+        (10_000, {"kv_cache_memory_bytes": 5 * PAGE}, 32, "kv_cache_memory_bytes"),
+        (10_000, {"max_model_len": "auto", "num_pages": 13}, 96, "num_pages"),
+        (10_000, {"num_pages": 1000}, 256, "max_model_len"),
     ],
 )
-def test_an_open_context_is_what_the_pool_holds(plan, workspace, caplog, free_pages, options, context):
+def test_an_open_context_is_what_the_pool_holds(plan, workspace, caplog, free_pages, options, context, option):
     caplog.set_level("INFO", "jaxengine")
     found = plan(free_pages, **{"max_model_len": None, **options})
     assert found.limits.max_model_len == found.space.max_model_len == context
-    told = f"context bounded by memory to {context} of the model's 256 tokens"
+    assert found.limits.context_option == option
+    told = f"context bounded by {'memory' if option == 'memory_utilization' else option} to {context} of the model's 256 tokens"
     assert (told in caplog.text) is (context < 256)
 
 
 def test_an_open_context_of_a_cpu_takes_no_more_than_its_share(plan, workspace, monkeypatch):
     monkeypatch.setitem(DEFAULTS, "cpu", dataclasses.replace(DEFAULTS["cpu"], max_kv_bytes=11 * PAGE))
-    assert plan(10_000, max_model_len=None).limits.max_model_len == 80
+    bounded = plan(10_000, max_model_len=None).limits
+    assert (bounded.max_model_len, bounded.context_option) == (80, "max_model_len"), "which alone goes beyond"
     assert plan(10_000, max_model_len="auto").limits.max_model_len == 256

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from jaxengine.errors import RequestError
 from jaxengine.server.http.fields import JsonObject
 
 
@@ -42,3 +43,17 @@ class Conversation:
         """What a body with fields of the same names asks; `others` are those that it has not, or under another name."""
         own = {field.name: getattr(body, field.name) for field in fields(cls) if field.name in type(body).model_fields}
         return cls(**{**own, **others})
+
+
+TEMPLATE_FIELDS = ("tools", "chat_template", "chat_template_kwargs", "continue_final_message")
+"""Of bodies that may have messages or a text."""
+
+
+def refuse_template_fields(body: BaseModel, *, beside: str) -> None:
+    """See that a body with a text, its field `beside`, asks nothing of the template of messages.
+
+    Raises:
+        RequestError: it does.
+    """
+    if asked := next((name for name in TEMPLATE_FIELDS if getattr(body, name, None)), None):
+        raise RequestError.of(asked, f"is for messages, which a chat template renders; with {beside} leave it out")

@@ -18,7 +18,7 @@ from jaxengine.front.long_inputs import joined, parts_of
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.pooled import data_of
 from jaxengine.front.prompts import ParsedPrompt
-from jaxengine.server.conversation.conversation import Conversation
+from jaxengine.server.conversation.conversation import Conversation, refuse_template_fields
 from jaxengine.server.conversation.prompt import render_prompt
 from jaxengine.server.generation.protocol import PAUSED
 from jaxengine.server.generation.requests import check_label
@@ -146,6 +146,7 @@ class InputAnswer(PooledAnswer):
         if body.messages is not None:
             asked = Conversation.of(body, add_generation_prompt=bool(body.add_generation_prompt))
             return [await render_prompt(asked, service)]
+        refuse_template_fields(body, beside="input")
         inputs = listed(body.input)
         special = body.add_special_tokens is not False
         return await service.in_thread(lambda: encoded_inputs(inputs, params, service, special=special))

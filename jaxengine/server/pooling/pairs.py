@@ -37,8 +37,9 @@ class PairAnswer(PooledAnswer):
             raise RequestError("this model cannot compare texts: it has more than one label", param="model")
         if pooler.classifies:
             return await service.in_thread(lambda: self._paired(params))
-        if self._asked.instruction is not None:
-            raise RequestError("instruction is for rerankers with a template", param="instruction")
+        for name in ("instruction", "chat_template", "chat_template_kwargs"):
+            if getattr(self._asked, name):
+                raise RequestError.of(name, "is for rerankers with a template, and this model compares embeddings")
         return await service.in_thread(lambda: encoded_inputs(self._texts, params, service))
 
     def scores(self, found: Sequence[Floats]) -> list[float]:

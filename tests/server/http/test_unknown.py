@@ -129,13 +129,19 @@ def test_what_is_refused_is_refused_by_every_endpoint(server: Live) -> None:
 def test_what_asks_for_nothing_passes(server: Live) -> None:
     for request_type, (path, body) in PATHS.items():
         absent = ABSENT.keys() - request_type.model_fields.keys()
-        neutral = {name: NEUTRAL[name][0] if name in NEUTRAL else False for name in absent}
+        neutral = {name: (*NEUTRAL.get(name, [False]), None)[0] for name in absent}
         for given in (neutral, dict.fromkeys(absent), dict.fromkeys(HARMLESS - request_type.model_fields.keys(), "a")):
             assert server.post(path, **{**body, **given}).status_code == 200
 
 
+@pytest.mark.parametrize("name", ["web_search_options", "audio", "moderation"])
+def test_an_empty_object_may_ask_for_something(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"{name} is not supported"):
+        check_unknown({name: {}})
+
+
 def test_a_value_of_zero_may_ask_for_something() -> None:
-    for name in ("thinking_token_budget", "length_penalty"):
+    for name in ("thinking_token_budget", "length_penalty", "logprobs", "prompt_logprobs", "max_tokens"):
         with pytest.raises(UnsupportedError, match=f"{name} is not supported"):
             check_unknown({name: 0})
 

@@ -223,6 +223,13 @@ def test_jinas_names(embeds: Live) -> None:
         ("/score", {"text_1": "a", "queries": "b", "text_2": "c"}, "text_1", "got text_1, queries"),
         ("/score", {"text_1": ["a", "b", "c"], "text_2": ["a", "b"]}, "data_1", "3 texts cannot be compared with 2"),
         ("/score", {"text_1": "a", "text_2": "b", "instruction": "c"}, "instruction", "for rerankers with a template"),
+        (
+            "/score",
+            {"text_1": "a", "text_2": "b", "chat_template": "c"},
+            "chat_template",
+            "this model compares embeddings",
+        ),
+        ("/pooling", {"input": "a", "chat_template_kwargs": {"b": 1}}, "chat_template_kwargs", "is for messages"),
         ("/rerank", {"query": "a", "documents": []}, "documents", "must not be empty"),
         ("/rerank", {"query": "a", "documents": ["b"], "top_n": -1}, "top_n", "0 \\(all\\) or more"),
         (
@@ -240,6 +247,8 @@ def test_jinas_names(embeds: Live) -> None:
         ),
         ("/v2/embed", {"texts": ["a"], "images": ["b"]}, "images", "only text models"),
         ("/v2/embed", {}, "texts", "give either texts or inputs"),
+        ("/v2/embed", {"texts": ["a"], "max_tokens": 0}, "max_tokens", "at least 1, got 0"),
+        ("/v2/embed", {"texts": ["a"], "use_activation": "maybe"}, "use_activation", "valid boolean"),
         ("/v2/embed", {"texts": ["a"], "truncate": "START"}, "truncate", "must be NONE or END"),
         ("/v2/embed", {"texts": ["a"], "input_type": "poem"}, "input_type", "must be one of search_query"),
     ],

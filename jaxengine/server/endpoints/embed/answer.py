@@ -13,6 +13,7 @@ from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.front.prompts import ParsedPrompt
 from jaxengine.server.endpoints.embed.protocol import EmbedRequest
+from jaxengine.server.http.body import read_as
 from jaxengine.server.pooling.answer import PooledAnswer, encoded_inputs, listed
 from jaxengine.server.pooling.numbers import written
 from jaxengine.server.pooling.protocol import PooledRequest
@@ -52,8 +53,8 @@ class CohereAnswer(PooledAnswer):
     """One body and its texts."""
 
     def __init__(self, body: EmbedRequest, service: Service, response_id: str) -> None:
-        extra = body.model_extra or {}
-        super().__init__(PooledRequest(model=body.model, priority=body.priority, **extra), service, response_id)
+        pooled = read_as(PooledRequest, {"model": body.model, "priority": body.priority, **(body.model_extra or {})})
+        super().__init__(pooled, service, response_id)
         self._embed = body
         self._types = body.embedding_types or ["float"]
         if unknown := [name for name in self._types if name not in TYPES]:
@@ -73,6 +74,8 @@ class CohereAnswer(PooledAnswer):
         body = self._embed
         if body.truncate not in (None, "NONE", "END"):
             raise UnsupportedError(f"truncate must be NONE or END, got {body.truncate!r}", param="truncate")
+        if body.max_tokens is not None and body.max_tokens < 1:
+            raise RequestError.of("max_tokens", f"must be at least 1, got {body.max_tokens}")
         cut = body.max_tokens or (-1 if body.truncate != "NONE" else None)
         return super().params().replace(dimensions=body.output_dimension, truncate_prompt_tokens=cut)
 

@@ -12,6 +12,7 @@ from jaxengine.server.endpoints.messages.protocol import CountRequest, MessagesR
 from jaxengine.server.http.fields import JsonObject
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+THINKING = ("enabled", "disabled", "adaptive")
 
 
 def conversation_of(body: CountRequest) -> Conversation:
@@ -32,7 +33,7 @@ def conversation_of(body: CountRequest) -> Conversation:
             *(part for at, item in enumerate(body.messages) for part in _message(at, item)),
         ],
         tools=_tools(body.tools),
-        tool_choice=_tool_choice(choice) if body.tools and choice else None,
+        tool_choice=_tool_choice(choice, tools=bool(body.tools)) if choice else None,
         parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
         response_format=_response_format(output.get("format")),
         include_reasoning=(body.thinking or {}).get("type") != "disabled",
@@ -174,8 +175,11 @@ def _tools(tools: Sequence[Mapping[str, Any]] | None) -> list[JsonObject] | None
     ]
 
 
-def _tool_choice(choice: Mapping[str, Any]) -> str | JsonObject:
+def _tool_choice(choice: Mapping[str, Any], *, tools: bool) -> str | JsonObject | None:
+    """The choice in the form of a chat request; without `tools` the model's own choice is to call none."""
     kind = choice.get("type")
+    if kind == "auto" and not tools:
+        return None
     if kind == "tool" and isinstance(choice.get("name"), str):
         return {"type": "function", "function": {"name": choice["name"]}}
     if kind not in CHOICES:
@@ -189,6 +193,10 @@ def _template_kwargs(body: CountRequest) -> JsonObject | None:
     kind = (body.thinking or {}).get("type")
     if kind is None:
         return body.chat_template_kwargs
+    if kind not in THINKING:
+        raise RequestError(
+            f"thinking.type must be {', '.join(THINKING[:-1])} or {THINKING[-1]}, got {_shown(kind)}", param="thinking"
+        )
     return {"enable_thinking": kind != "disabled", **(body.chat_template_kwargs or {})}
 
 

@@ -10,20 +10,11 @@ import orjson
 
 from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.contract.sampling_params import RequestOutputKind
-from jaxengine.errors import RequestError
 from jaxengine.front.output_stream import OutputStream
-from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.conversation.message import Gain
 from jaxengine.server.conversation.turn import Turn
-from jaxengine.server.endpoints.responses.input import (
-    LOGPROBS,
-    check_built,
-    to_items,
-    to_messages,
-    to_response_format,
-    to_tool_choice,
-    to_tools,
-)
+from jaxengine.server.endpoints.responses.asked import all_messages, check_built, conversation_of, own_names
+from jaxengine.server.endpoints.responses.input import LOGPROBS, to_items, to_messages
 from jaxengine.server.endpoints.responses.items import Event, ItemWriter
 from jaxengine.server.endpoints.responses.protocol import ResponseObject, ResponsesRequest, ResponseUsage
 from jaxengine.server.endpoints.responses.store import ResponseStore
@@ -36,8 +27,6 @@ from jaxengine.server.http.errors import describe
 from jaxengine.server.http.fields import JsonObject
 from jaxengine.server.service import Service
 
-PARAMS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
-"""Names that fields have here which errors call by those of a chat request."""
 COMPLETE = ("stop", "tool_calls")
 """The reasons to finish of a response that is whole."""
 
@@ -67,21 +56,16 @@ class ResponseAnswer:
         body = self._body
         check_request(body, self._service, stop=body.stop)
         check_built(body)
-        before = self._store.messages(body.previous_response_id) if body.previous_response_id else []
-        self._conversation = before + to_messages(body.input)
+        self._conversation = all_messages(body, self._store)
         wants_logprobs = LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
         self._top = body.top_logprobs or 0 if wants_logprobs else None
-        asked = self._asked()
-        try:
-            self._turn = Turn(asked, body, self._service)
+        with own_names():
+            self._turn = Turn(conversation_of(body, self._conversation), body, self._service)
             requests = await self._turn.prepare(
                 max_tokens=body.max_output_tokens,
                 logprobs=self._top,
                 output_kind=RequestOutputKind.DELTA,  # for a whole answer too: items come in their order
             )
-        except RequestError as error:
-            error.param = PARAMS.get(error.param or "", error.param)
-            raise
         self._offsets = TextOffsets.of(requests[0], self._service.tokenizer)
         return requests
 
@@ -193,21 +177,6 @@ class ResponseAnswer:
         if response["store"]:
             conversation = self._conversation + to_messages(self._writer.items)
             self._store.put(response, conversation, to_items(self._body.input))
-
-    def _asked(self) -> Conversation:
-        body = self._body
-        system = [{"role": "system", "content": body.instructions}] if body.instructions else []
-        return Conversation(
-            messages=system + self._conversation,
-            tools=to_tools(body.tools),
-            tool_choice=to_tool_choice(body.tool_choice) if body.tools else None,
-            parallel_tool_calls=body.parallel_tool_calls,
-            response_format=to_response_format(self._format),
-            include_reasoning=body.include_reasoning,
-            chat_template_kwargs=body.chat_template_kwargs,
-            reasoning_effort=body.reasoning.effort if body.reasoning else None,
-            verbosity=body.text.verbosity if body.text else None,
-        )
 
     def _response(self, status: str = "in_progress", *, error: str | None = None) -> ResponseObject:
         body, defaults = self._body, self._service.intake.default_params

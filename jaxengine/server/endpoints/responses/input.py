@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
-from jaxengine.server.endpoints.responses.protocol import Item, ResponsesRequest
+from jaxengine.server.endpoints.responses.protocol import Item
 from jaxengine.server.http.fields import JsonObject
-
-logger = logging.getLogger("jaxengine")
 
 PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 """What ids of items begin with."""
 
 LOGPROBS = "message.output_text.logprobs"
-IGNORED_INCLUDES = frozenset({"reasoning.encrypted_content"})
-"""Clients send it as a matter of course; reasoning comes back in the clear anyway."""
-
-
-def check_built(body: ResponsesRequest) -> None:
-    """Refuse what OpenAI offers and this server does not.
-
-    Raises:
-        UnsupportedError: with the field's name.
-        RequestError: a response in the background that is not to be kept.
-    """
-    if body.background and body.store is False:
-        raise RequestError.of("background", "can only be used when `store` is true")
-    refused = {
-        "background": (body.background and body.stream, "one that is streamed runs while its client waits; look it up"),
-        "truncation": (body.truncation not in (None, "disabled"), "only 'disabled' is built; shorten the input"),
-    }
-    for name, (given, instead) in refused.items():
-        if given:
-            raise UnsupportedError(f"{name} is not supported: {instead}", param=name)
-    for item in body.include or ():
-        if item not in (LOGPROBS, *IGNORED_INCLUDES):
-            raise UnsupportedError.of("include", f"{item[:100]!r} is not supported; {LOGPROBS!r} is")
 
 
 def to_messages(given: str | Sequence[Mapping[str, Any]]) -> list[JsonObject]:
@@ -91,8 +65,10 @@ def to_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[JsonObject] | No
     return [{"type": "function", "function": {key: tool[key] for key in keys if key in tool}} for tool in tools]
 
 
-def to_tool_choice(choice: str | Mapping[str, Any] | None) -> str | JsonObject | None:
-    """`tool_choice` in the form of a chat request."""
+def to_tool_choice(choice: str | Mapping[str, Any] | None, *, tools: bool) -> str | JsonObject | None:
+    """`tool_choice` in the form of a chat request; without `tools` the model's own choice is to call none."""
+    if choice == "auto" and not tools:
+        return None
     if choice is None or isinstance(choice, str):
         return choice
     if choice.get("type") == "function" and isinstance(choice.get("name"), str):

@@ -33,33 +33,50 @@ class ReasoningConfig(BaseModel):
     effort: str | None = None
 
 
-class ResponsesRequest(SamplingRequest):
+class InputTokensRequest(BaseModel):
+    """What a response would be made from: `instructions`, then the turns before (`previous_response_id`), then `input`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str | None = None
+    input: str | JsonObjects | None = Field(
+        default=None, description="text, or a list of messages, function calls and their outputs"
+    )
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    tools: JsonObjects | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = True
+    truncation: str | None = "disabled"
+    include_reasoning: bool | None = True
+    chat_template_kwargs: JsonObject | None = None
+
+
+class ResponsesRequest(SamplingRequest, InputTokensRequest):
     """One turn of a conversation: `instructions`, then the turns before (`previous_response_id`), then `input`."""
 
     input: str | JsonObjects = Field(description="text, or a list of messages, function calls and their outputs")
-    instructions: str | None = None
-    previous_response_id: str | None = None
     store: bool | None = True
     stream_options: JsonObject | None = None
 
     max_output_tokens: Int64 | None = None
     top_logprobs: Int64 | None = None
     include: Texts | None = None
-    text: TextConfig | None = None
-    reasoning: ReasoningConfig | None = None
-    tools: JsonObjects | None = None
-    tool_choice: str | JsonObject | None = None
-    parallel_tool_calls: bool | None = True
 
     background: bool | None = False
-    truncation: str | None = "disabled"
     max_tool_calls: Int64 | None = None
     metadata: JsonObject | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
 
-    include_reasoning: bool | None = True
-    chat_template_kwargs: JsonObject | None = None
+
+class InputTokens(TypedDict):
+    """How many tokens a response would read."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 class InputTokensDetails(TypedDict):

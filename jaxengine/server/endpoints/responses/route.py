@@ -1,4 +1,4 @@
-"""`/v1/responses`: make one, look at one that was kept, forget it."""
+"""`/v1/responses`: make one, count what it would read, look at one that was kept, forget it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,31 @@ from typing import Annotated, Literal
 from fastapi import Depends, Query, Request, Response
 
 from jaxengine.errors import RequestError
+from jaxengine.server.conversation.prompt import render_prompt
+from jaxengine.server.conversation.tools import template_tools, tool_use
 from jaxengine.server.endpoints.endpoint import app_state
 from jaxengine.server.endpoints.responses.answer import ResponseAnswer
+from jaxengine.server.endpoints.responses.asked import all_messages, check_built, conversation_of, own_names
 from jaxengine.server.endpoints.responses.kept import KeptResponses
-from jaxengine.server.endpoints.responses.protocol import DeletedResponse, Item, ResponseObject, ResponsesRequest
+from jaxengine.server.endpoints.responses.protocol import (
+    DeletedResponse,
+    InputTokens,
+    InputTokensRequest,
+    Item,
+    ResponseObject,
+    ResponsesRequest,
+)
 from jaxengine.server.http.body import json_router
 from jaxengine.server.http.openapi import STREAMED
 from jaxengine.server.http.pages import Page, page_of
 from jaxengine.server.http.respond import respond
 from jaxengine.server.http.stream import json_response
+from jaxengine.server.http.unknown import check_unknown
 from jaxengine.server.service import ServiceDep
 from jaxengine.server.telemetry.tracing import Origin
+
+OUTPUT_FIELDS = ResponsesRequest.model_fields.keys() - InputTokensRequest.model_fields.keys()
+"""What `/v1/responses` reads beside what a response is made from, and counting leaves alone."""
 
 router = json_router("responses")
 
@@ -32,6 +46,19 @@ async def create_response(body: ResponsesRequest, request: Request, service: Ser
     if body.background and not body.stream:
         return json_response(await kept.run(answer, body, Origin.of(request)))
     return await respond(answer, body, request, service, streamed=bool(body.stream), done=b"")
+
+
+@router.post("/v1/responses/input_tokens")
+async def count_input_tokens(body: InputTokensRequest, service: ServiceDep, kept: KeptDep) -> InputTokens:
+    """How many tokens a response to the same body would read; the prompt may be longer than the model takes."""
+    service.check_model(body.model)
+    check_unknown({name: value for name, value in (body.model_extra or {}).items() if name not in OUTPUT_FIELDS})
+    check_built(body)
+    with own_names():
+        asked = conversation_of(body, all_messages(body, kept.store))
+        tools = template_tools(asked, tool_use(asked, service), service)
+        prompt = await render_prompt(asked, service, tools=tools, must_fit=False)
+    return {"object": "response.input_tokens", "input_tokens": len(prompt.token_ids or ())}
 
 
 @router.get("/v1/responses/{response_id}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fastapi import Response
 
 from jaxengine.errors import RequestError
-from jaxengine.server.conversation.conversation import Conversation
+from jaxengine.server.conversation.conversation import Conversation, refuse_template_fields
 from jaxengine.server.conversation.prompt import render_prompt
 from jaxengine.server.endpoints.tokenize.protocol import DetokenizeRequest, Text, TokenizeRequest, TokenizerInfo, Tokens
 from jaxengine.server.http.body import json_router
@@ -29,6 +29,8 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
     tokenizer = _tokenizer(service)
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either prompt or messages", param="prompt")
+    if body.messages is None:
+        refuse_template_fields(body, beside="prompt")
     rendered = None
     if body.messages is not None:
         rendered = await render_prompt(Conversation.of(body), service, tools=body.tools, must_fit=False)

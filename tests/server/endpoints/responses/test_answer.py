@@ -47,6 +47,63 @@ def create(server: Live, **body: Any) -> dict[str, Any]:
     return response
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": "Hello"},
+        {"input": [{"role": "user", "content": "Hello"}], "instructions": "Be brief", "temperature": 0.5},
+        {
+            "input": "Hello",
+            "tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}],
+            "tool_choice": "none",
+        },
+    ],
+    ids=["text", "instructions", "tools"],
+)
+def test_input_tokens_are_those_that_a_response_reads(server: Live, body: dict[str, Any]) -> None:
+    counted = server.post("/v1/responses/input_tokens", **body)
+    expected = {"object": "response.input_tokens", "input_tokens": create(server, **body)["usage"]["input_tokens"]}
+    assert (counted.status_code, counted.json()) == (200, expected)
+
+
+def test_input_tokens_of_a_later_turn_and_of_what_is_too_long(server: Live) -> None:
+    first = create(server)
+    later = {"previous_response_id": first["id"], "input": "And then?"}
+    counted = server.post("/v1/responses/input_tokens", **later).json()
+    assert counted["input_tokens"] == create(server, **later)["usage"]["input_tokens"]
+    assert counted["input_tokens"] > first["usage"]["total_tokens"]
+    words = "Hello " * 200
+    assert server.post("/v1/responses", **{**BASE, "input": words}).status_code == 400
+    assert server.post("/v1/responses/input_tokens", input=words).json()["input_tokens"] >= 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "input"),
+        ({"input": "Hi", "truncation": "auto"}, "truncation"),
+        ({"input": "Hi", "conversation": "c"}, "conversation"),
+    ],
+)
+def test_input_tokens_are_not_counted_of_what_would_be_refused(server: Live, body: dict[str, Any], param: str) -> None:
+    refused = server.post("/v1/responses/input_tokens", **body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_the_official_client_counts_input_tokens(server: Live) -> None:
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    counted = client.responses.input_tokens.count(model="tiny", input="Hello")
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", create(server)["usage"]["input_tokens"])
+
+
+@pytest.mark.parametrize("choice", ["required", "zz", {"type": "function", "name": "look"}])
+def test_a_choice_among_no_tools_is_refused(server: Live, choice: Any) -> None:
+    refused = server.post("/v1/responses", **BASE, tool_choice=choice)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
+    for neutral in ("auto", "none"):
+        assert create(server, tool_choice=neutral)["status"] == "incomplete"
+
+
 def test_a_whole_response(server: Live) -> None:
     response = create(server, metadata={"a": "b"}, instructions="Be brief")
     assert response["object"] == "response"

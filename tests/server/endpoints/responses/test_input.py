@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from jaxengine.errors import RequestError, UnsupportedError
-from jaxengine.server.endpoints.responses.input import (
-    check_built,
-    to_messages,
-    to_response_format,
-    to_tool_choice,
-    to_tools,
-)
-from jaxengine.server.endpoints.responses.protocol import ResponsesRequest
+from jaxengine.server.endpoints.responses.input import to_messages, to_response_format, to_tool_choice, to_tools
 
 PARTS = [{"type": "input_text", "text": "Hi"}]
 
@@ -79,10 +72,13 @@ def test_function_tools() -> None:
 
 
 def test_tool_choice() -> None:
-    assert to_tool_choice("required") == "required"
-    assert to_tool_choice({"type": "function", "name": "look"}) == {"type": "function", "function": {"name": "look"}}
+    for choice in ("required", "none", None):
+        assert [to_tool_choice(choice, tools=tools) for tools in (True, False)] == [choice, choice]
+    assert [to_tool_choice("auto", tools=tools) for tools in (True, False)] == ["auto", None]
+    named = to_tool_choice({"type": "function", "name": "look"}, tools=True)
+    assert named == {"type": "function", "function": {"name": "look"}}
     with pytest.raises(UnsupportedError, match="file_search"):
-        to_tool_choice({"type": "file_search"})
+        to_tool_choice({"type": "file_search"}, tools=True)
 
 
 def test_text_formats() -> None:
@@ -93,24 +89,3 @@ def test_text_formats() -> None:
         "type": "json_schema",
         "json_schema": {"name": "n", "schema": {"a": 1}},
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("truncation", "auto"),
-        ("include", ["file_search_call.results"]),
-    ],
-)
-def test_what_is_not_built_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(UnsupportedError, match=name) as caught:
-        check_built(ResponsesRequest.model_validate({"input": "Hi", name: value}))
-    assert caught.value.param == name
-
-
-def test_neutral_values_pass() -> None:
-    check_built(
-        ResponsesRequest.model_validate(
-            {"input": "Hi", "background": False, "truncation": "disabled", "include": ["reasoning.encrypted_content"]}
-        )
-    )
