@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from itertools import accumulate
 
 from buckets.shape import Bucket
 
@@ -19,9 +18,9 @@ def estimated(buckets: Iterable[Bucket], *, floor_s: float, token_s: float, laun
 def corrected(costs: Costs, seconds: Costs) -> dict[Bucket, float]:
     """The table `costs` with what was measured, for the buckets of `costs`.
 
-    Other work on the machine only makes a step longer. So one that was measured longer than a step of a larger bucket (more
-    places, or more rows for the same places) takes at most what that did: no bucket is cheaper than a smaller one. A bucket that
-    was not measured keeps its estimate, scaled as the measured one nearest in token places was, between those around it.
+    A bucket that was not measured keeps its estimate, scaled as the measured one nearest in token places was. Where noise made a
+    bucket cheaper than one with fewer places, or fewer rows for the same places, both get their mean: no bucket is cheaper than a
+    smaller one.
 
     Raises:
         ValueError: a time that is not positive.
@@ -29,15 +28,25 @@ def corrected(costs: Costs, seconds: Costs) -> dict[Bucket, float]:
     bad = [f"{bucket} {value}" for bucket, value in seconds.items() if not 0 < value < math.inf]
     if bad:
         raise ValueError(f"a bucket takes a positive number of seconds; got {', '.join(bad)}")
-    ordered = sorted(costs, key=lambda bucket: (bucket.tokens, bucket.batch))
-    known = [bucket for bucket in ordered if bucket in seconds]
+    known = [bucket for bucket in costs if bucket in seconds]
     if not known:
         return dict(costs)
-    falling = accumulate((seconds.get(bucket, math.inf) for bucket in reversed(ordered)), min)
-    most = dict(zip(reversed(ordered), falling, strict=True))  # what a bucket took, or a larger one if that took less
 
     def cost(bucket: Bucket) -> float:
         near = min(known, key=lambda other: (other != bucket, abs(other.tokens - bucket.tokens)))
-        return min(most[bucket], costs[bucket] * most[near] / costs[near])
+        return costs[bucket] * seconds[near] / costs[near]
 
-    return dict(zip(ordered, accumulate(map(cost, ordered), max), strict=True))
+    ordered = sorted(costs, key=lambda bucket: (bucket.tokens, bucket.batch))
+    return dict(zip(ordered, _rising([cost(bucket) for bucket in ordered]), strict=True))
+
+
+def _rising(values: Iterable[float]) -> list[float]:
+    """The nearest values, by least squares, none of which is below the one before: neighbours that fall are averaged."""
+    runs: list[tuple[float, int]] = []
+    for value in values:
+        mean, count = value, 1
+        while runs and runs[-1][0] > mean:
+            before, number = runs.pop()
+            mean, count = (before * number + mean * count) / (number + count), number + count
+        runs.append((mean, count))
+    return [mean for mean, count in runs for _ in range(count)]

@@ -11,6 +11,8 @@ from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.text.placeholders import NO_PLACEHOLDERS, Placeholders
 
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+ABSENT_FIELDS = {"function_call": "tool_calls are", "audio": "answers are text"}
+"""Fields of OpenAI's messages that no template reads, and what there is instead."""
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Names under which a message carries reasoning; templates read the first."""
 
@@ -99,6 +101,11 @@ def _message(index: int, message: Any, as_parts: bool, placeholders: Placeholder
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise RequestError(f"message {index} must be a dict with a role, got {message!r}", param="messages")
     copy = {key: plain(value) for key, value in message.items() if value is not None}
+    for name, instead in ABSENT_FIELDS.items():
+        if copy.get(name):
+            raise UnsupportedError(f"message {index} has {name}, which is not supported: {instead}", param="messages")
+    if isinstance(refusal := copy.get("refusal"), str):  # what a model said instead of an answer
+        copy.setdefault("content", refusal)
     reasoning = next((copy[name] for name in REASONING_FIELDS if name in copy), None)
     if reasoning is not None:
         copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}

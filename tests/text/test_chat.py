@@ -204,6 +204,23 @@ def test_what_is_wrong_is_said(messages: Any, options: dict[str, Any], message: 
         tiny.byte_level().apply_chat_template(messages, **options)
 
 
+@pytest.mark.parametrize(
+    "field", [{"function_call": {"name": "f", "arguments": "{}"}}, {"audio": {"id": "a"}}], ids=str
+)
+def test_what_no_template_reads_of_a_message_is_refused(field: dict[str, Any]) -> None:
+    [name] = field
+    with pytest.raises(UnsupportedError, match=f"message 0 has {name}, which is not supported"):
+        tiny.byte_level().apply_chat_template([{"role": "assistant", "content": None, **field}], chat_template="x")
+    said = [{"role": "assistant", "content": "Hi", name: None}]
+    assert tiny.byte_level().apply_chat_template(said, chat_template="x") == "x"
+
+
+def test_a_refusal_is_what_the_model_said() -> None:
+    template = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+    messages = [{"role": "assistant", "content": content, "refusal": "No"} for content in (None, "Yes")]
+    assert tiny.byte_level().apply_chat_template(messages, chat_template=template) == "[No][Yes]"
+
+
 def test_pictures_are_refused_by_name() -> None:
     messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     with pytest.raises(UnsupportedError, match="image_url"):

@@ -15,7 +15,7 @@ from jaxengine.server.generation.structured import structured_outputs
 from jaxengine.server.generation.thinking import thinking_budget
 from jaxengine.server.http.fields import JsonObject
 from jaxengine.server.http.middleware import LABEL
-from jaxengine.server.http.unknown import check_unknown
+from jaxengine.server.http.unknown import check_unknown, note_unknown
 from jaxengine.server.long_text import encode_texts
 from jaxengine.server.service import Service
 from jaxengine.text.tokenizer import require_tokenizer
@@ -45,6 +45,7 @@ def check_generation(body: GenerationRequest, service: Service) -> None:
     most = service.options.limits.max_n
     if body.stream_options is not None and not body.stream:
         raise RequestError.of("stream_options", "needs stream=true")
+    note_unknown("stream_options", body.stream_options)
     if body.prompt_logprobs is not None and body.stream:
         raise RequestError.of("prompt_logprobs", "needs stream=false")
     if body.n is not None and body.n > most:

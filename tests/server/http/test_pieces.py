@@ -117,7 +117,7 @@ def test_a_large_answer_is_sent_in_pieces_and_others_are_served_between_them(mon
         ("/v1/completions", {"prompt": "a", "n": 8, "temperature": 1, "max_tokens": 10, "logprobs": 3}, "logprobs"),
         ("/v1/completions", {"prompt": [5] * 9, "max_tokens": 1, "prompt_logprobs": 19}, None),
         ("/v1/completions", {"prompt": "a", "max_tokens": 60, "logprobs": 4, "stream": True, "ignore_eos": True}, None),
-        ("/v1/chat/completions", {**CHAT, "max_tokens": 60, "logprobs": True, "top_logprobs": 4}, "logprobs"),
+        ("/v1/chat/completions", {**CHAT, "max_tokens": 60, "logprobs": True, "top_logprobs": 4}, "top_logprobs"),
         ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 9, "ignore_eos": True}, "logprobs"),
         ("/v1/chat/completions", {**CHAT, "prompt_logprobs": 20}, "prompt_logprobs"),
     ],

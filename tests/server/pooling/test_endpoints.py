@@ -247,7 +247,7 @@ def test_jinas_names(embeds: Live) -> None:
         ),
         ("/v2/embed", {"texts": ["a"], "images": ["b"]}, "images", "only text models"),
         ("/v2/embed", {}, "texts", "give either texts or inputs"),
-        ("/v2/embed", {"texts": ["a"], "max_tokens": 0}, "max_tokens", "at least 1, got 0"),
+        ("/v2/embed", {"texts": ["a"], "max_tokens": 0}, "max_tokens", "at least 1, or -1, got 0"),
         ("/v2/embed", {"texts": ["a"], "use_activation": "maybe"}, "use_activation", "valid boolean"),
         ("/v2/embed", {"texts": ["a"], "truncate": "START"}, "truncate", "must be NONE or END"),
         ("/v2/embed", {"texts": ["a"], "input_type": "poem"}, "input_type", "must be one of search_query"),

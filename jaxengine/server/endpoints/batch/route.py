@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import FileResponse
 
-from jaxengine.errors import RequestError
+from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.server.endpoints.batch.protocol import (
     BatchObject,
     CreateBatch,
@@ -41,6 +41,8 @@ async def upload_file(request: Request, worker: WorkerDep, service: ServiceDep) 
         purpose = form["purpose"].content.decode("utf-8", "replace") if "purpose" in form else ""
         if purpose != "batch":
             raise RequestError.of("purpose", f"must be batch, got {purpose[:100]!r}")
+        if any(name.partition("[")[0] == "expires_after" for name in form):
+            raise UnsupportedError.of("expires_after", "is not supported: a file is kept until it is deleted")
         content = form["file"].content
         worker.store.check_room(len(content))
         return worker.store.add_file(content, filename=form["file"].filename[:200], purpose=purpose)

@@ -30,6 +30,7 @@ from jaxengine.server.generation.protocol import FinishReason, PromptLogprobs, S
 from jaxengine.server.generation.requests import check_generation
 from jaxengine.server.generation.usage import wants_usage
 from jaxengine.server.generation.versions import TokensOfVersion
+from jaxengine.server.http.names import called
 from jaxengine.server.http.pieces import JsonArray, Slices
 from jaxengine.server.http.stream import event
 from jaxengine.server.service import Service
@@ -60,11 +61,14 @@ class ChatAnswer:
         if body.top_logprobs is not None and not body.logprobs and body.top_logprobs:
             raise RequestError.of("top_logprobs", "needs logprobs=true")
         self._turn = Turn(Conversation.of(body, begin=_echoed(body, self._role)), body, service)
-        return await self._turn.prepare(
-            max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
-            logprobs=self._top,
-            prompt_logprobs=body.prompt_logprobs,
-        )
+        newer = body.max_completion_tokens is not None
+        names = {"logprobs": "top_logprobs" if body.top_logprobs else "logprobs"}
+        with called({**names, "max_tokens": "max_completion_tokens" if newer else "max_tokens"}):
+            return await self._turn.prepare(
+                max_tokens=body.max_completion_tokens if newer else body.max_tokens,
+                logprobs=self._top,
+                prompt_logprobs=body.prompt_logprobs,
+            )
 
     async def whole(self, stream: OutputStream) -> ChatCompletion:
         """Wait for everything."""

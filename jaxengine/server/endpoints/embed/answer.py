@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from jaxengine.contract.arrays import Floats
 from jaxengine.contract.pooling_params import PoolingParams
+from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.front.prompts import ParsedPrompt
 from jaxengine.server.endpoints.embed.protocol import EmbedRequest
 from jaxengine.server.http.body import read_as
+from jaxengine.server.http.names import called
 from jaxengine.server.pooling.answer import PooledAnswer, encoded_inputs, listed
 from jaxengine.server.pooling.numbers import written
 from jaxengine.server.pooling.protocol import PooledRequest
@@ -70,14 +72,19 @@ class CohereAnswer(PooledAnswer):
     def task(self) -> str:
         return "embed"
 
+    async def prepare(self) -> list[EngineRequest]:
+        with called({"dimensions": "output_dimension", "truncate_prompt_tokens": "max_tokens"}):
+            return await super().prepare()
+
     def params(self) -> PoolingParams:
         body = self._embed
         if body.truncate not in (None, "NONE", "END"):
             raise UnsupportedError(f"truncate must be NONE or END, got {body.truncate!r}", param="truncate")
-        if body.max_tokens is not None and body.max_tokens < 1:
-            raise RequestError.of("max_tokens", f"must be at least 1, got {body.max_tokens}")
-        cut = body.max_tokens or (-1 if body.truncate != "NONE" else None)
-        return super().params().replace(dimensions=body.output_dimension, truncate_prompt_tokens=cut)
+        params = super().params()
+        cut = params.truncate_prompt_tokens if body.max_tokens is None else body.max_tokens
+        if cut is None and body.truncate != "NONE":
+            cut = -1
+        return params.replace(dimensions=body.output_dimension, truncate_prompt_tokens=cut)
 
     async def prompts(self, params: PoolingParams) -> Sequence[ParsedPrompt]:
         before = self._prompt()

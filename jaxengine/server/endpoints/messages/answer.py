@@ -22,6 +22,7 @@ from jaxengine.server.generation.protocol import PAUSED, StopReason
 from jaxengine.server.generation.requests import check_request
 from jaxengine.server.generation.usage import UsageCounter
 from jaxengine.server.http.errors import describe
+from jaxengine.server.http.names import called
 from jaxengine.server.service import Service
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -41,15 +42,17 @@ class MessageAnswer:
     async def prepare(self) -> list[EngineRequest]:
         """Check the body and make the engine's request."""
         body, service = self._body, self._service
-        stop = body.stop if body.stop_sequences is None else body.stop_sequences
-        check_request(body, service, stop=stop)
-        self._turn = Turn(conversation_of(body), body, service)
-        fields = {"stop": stop, "thinking_token_budget": thinking_budget_of(body)}
-        return await self._turn.prepare(
-            max_tokens=body.max_tokens,
-            output_kind=RequestOutputKind.DELTA,  # for a whole answer too: parts come in their order
-            **{name: value for name, value in fields.items() if value is not None},
-        )
+        own = body.stop_sequences is not None
+        stop = body.stop_sequences if own else body.stop
+        with called({"stop": "stop_sequences"} if own else {}):
+            check_request(body, service, stop=stop)
+            self._turn = Turn(conversation_of(body), body, service)
+            fields = {"stop": stop, "thinking_token_budget": thinking_budget_of(body)}
+            return await self._turn.prepare(
+                max_tokens=body.max_tokens,
+                output_kind=RequestOutputKind.DELTA,  # for a whole answer too: parts come in their order
+                **{name: value for name, value in fields.items() if value is not None},
+            )
 
     async def whole(self, stream: OutputStream) -> Message:
         """Wait for everything."""

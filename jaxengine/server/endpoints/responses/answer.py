@@ -13,7 +13,7 @@ from jaxengine.contract.sampling_params import RequestOutputKind
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.server.conversation.message import Gain
 from jaxengine.server.conversation.turn import Turn
-from jaxengine.server.endpoints.responses.asked import all_messages, check_built, conversation_of, own_names
+from jaxengine.server.endpoints.responses.asked import NAMES, all_messages, check_built, conversation_of
 from jaxengine.server.endpoints.responses.input import LOGPROBS, to_items, to_messages
 from jaxengine.server.endpoints.responses.items import Event, ItemWriter
 from jaxengine.server.endpoints.responses.protocol import ResponseObject, ResponsesRequest, ResponseUsage
@@ -25,6 +25,7 @@ from jaxengine.server.generation.requests import check_request
 from jaxengine.server.generation.usage import UsageCounter
 from jaxengine.server.http.errors import describe
 from jaxengine.server.http.fields import JsonObject
+from jaxengine.server.http.names import called
 from jaxengine.server.service import Service
 
 COMPLETE = ("stop", "tool_calls")
@@ -59,7 +60,7 @@ class ResponseAnswer:
         self._conversation = all_messages(body, self._store)
         wants_logprobs = LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
         self._top = body.top_logprobs or 0 if wants_logprobs else None
-        with own_names():
+        with called(NAMES):
             self._turn = Turn(conversation_of(body, self._conversation), body, self._service)
             requests = await self._turn.prepare(
                 max_tokens=body.max_output_tokens,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.server.conversation.conversation import Conversation
@@ -87,20 +86,3 @@ def conversation_of(body: InputTokensRequest, messages: Sequence[JsonObject]) ->
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
         verbosity=body.text.verbosity if body.text else None,
     )
-
-
-@contextmanager
-def own_names() -> Iterator[None]:
-    """Have errors name fields as they are called here."""
-    try:
-        yield
-    except RequestError as error:
-        name = error.param or ""
-        if name in NAMES:
-            error.param = NAMES[name]
-            error.args = (_renamed(str(error), name), *error.args[1:])
-        raise
-
-
-def _renamed(message: str, name: str) -> str:
-    return NAMES[name] + message.removeprefix(name) if message.startswith(name) else message

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Query, Request, Response
 
-from jaxengine.errors import RequestError
+from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.server.conversation.prompt import render_prompt
 from jaxengine.server.conversation.tools import template_tools, tool_use
 from jaxengine.server.endpoints.endpoint import app_state
 from jaxengine.server.endpoints.responses.answer import ResponseAnswer
-from jaxengine.server.endpoints.responses.asked import all_messages, check_built, conversation_of, own_names
+from jaxengine.server.endpoints.responses.asked import NAMES, all_messages, check_built, conversation_of
 from jaxengine.server.endpoints.responses.kept import KeptResponses
 from jaxengine.server.endpoints.responses.protocol import (
     DeletedResponse,
@@ -23,6 +23,7 @@ from jaxengine.server.endpoints.responses.protocol import (
     ResponsesRequest,
 )
 from jaxengine.server.http.body import json_router
+from jaxengine.server.http.names import called
 from jaxengine.server.http.openapi import STREAMED
 from jaxengine.server.http.pages import Page, page_of
 from jaxengine.server.http.respond import respond
@@ -54,7 +55,7 @@ async def count_input_tokens(body: InputTokensRequest, service: ServiceDep, kept
     service.check_model(body.model)
     check_unknown({name: value for name, value in (body.model_extra or {}).items() if name not in OUTPUT_FIELDS})
     check_built(body)
-    with own_names():
+    with called(NAMES):
         asked = conversation_of(body, all_messages(body, kept.store))
         tools = template_tools(asked, tool_use(asked, service), service)
         prompt = await render_prompt(asked, service, tools=tools, must_fit=False)
@@ -62,8 +63,15 @@ async def count_input_tokens(body: InputTokensRequest, service: ServiceDep, kept
 
 
 @router.get("/v1/responses/{response_id}")
-async def get_response(response_id: str, kept: KeptDep) -> ResponseObject:
-    """A response that was kept, or runs in the background."""
+async def get_response(
+    response_id: str, kept: KeptDep, stream: bool = False, starting_after: int | None = None
+) -> ResponseObject:
+    """A response that was kept, or runs in the background: as far as it came, whole."""
+    for name, asked in (("stream", stream), ("starting_after", starting_after is not None)):
+        if asked:
+            raise UnsupportedError.of(
+                name, "is not supported: a response that was kept is told whole; look it up again"
+            )
     return kept.find(response_id)
 
 

@@ -112,6 +112,10 @@ def test_files_are_listed_and_forgotten(server: Live) -> None:
     [
         ({"files": {"file": ("a", b"{}")}, "data": {"purpose": "vision"}}, "purpose must be batch"),
         ({"files": {"file": ("a", b"{}")}}, "purpose must be batch"),
+        (
+            {"files": {"file": ("a", b"{}")}, "data": {"purpose": "batch", "expires_after[seconds]": "3600"}},
+            "expires_after is not supported",
+        ),
         ({"files": {"other": ("a", b"{}")}, "data": {"purpose": "batch"}}, "must have a file"),
         ({"json": {"file": "{}"}}, "must be a form"),
         ({"content": b"--x", "headers": {"Content-Type": "multipart/form-data; boundary=x"}}, "cut off"),

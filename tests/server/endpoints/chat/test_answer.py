@@ -182,14 +182,14 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
         "image",
     ),
     ({"top_logprobs": 2}, "top_logprobs needs logprobs=true", "top_logprobs"),
-    ({"logprobs": True, "top_logprobs": 21}, "at most 20", "logprobs"),
-    ({"logprobs": True, "top_logprobs": -1}, "at most 20", "logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs=21 asks", "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": -1}, "at most 20", "top_logprobs"),
     ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message", None),
     ({"chat_template": "{{ 1 }}"}, "--trust-request-chat-template", "chat_template"),
     ({"chat_template_kwargs": {"chat_template": "x"}}, "must not have chat_template", "chat_template_kwargs"),
     ({"chat_template_kwargs": {"tokenize": True}}, "must not have tokenize", "chat_template_kwargs"),
     ({"functions": [{"name": "f"}]}, "functions is not supported: use tools", "functions"),
-    ({"max_completion_tokens": 0}, "max_tokens must be an integer of at least 1", "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens must be an integer of at least 1", "max_completion_tokens"),
     ({"messages": [{"role": "user", "content": "long " * 500}]}, "maximum context length is 96", "input_tokens"),
 ]
 

@@ -260,7 +260,7 @@ def test_other_sampling_fields_work_and_what_is_not_built_is_refused() -> None:
         ({"mcp_servers": [{"type": "url", "url": "http://a.invalid", "name": "a"}]}, "mcp_servers is not supported"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format must be"),
         ({"temperature": 9.0}, "temperature must be"),
-        ({"stop_sequences": [""]}, "stop must hold non-empty"),
+        ({"stop_sequences": [""]}, "stop_sequences must hold non-empty"),
         ({"messages": [{"role": "user", "content": "a" * 5000}]}, "maximum context length"),
     ],
 )

@@ -91,8 +91,8 @@ def test_input_tokens_are_not_counted_of_what_would_be_refused(server: Live, bod
 
 
 def test_the_official_client_counts_input_tokens(server: Live) -> None:
-    client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    counted = client.responses.input_tokens.count(model="tiny", input="Hello")
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        counted = client.responses.input_tokens.count(model="tiny", input="Hello")
     assert (counted.object, counted.input_tokens) == ("response.input_tokens", create(server)["usage"]["input_tokens"])
 
 
@@ -365,10 +365,18 @@ def test_the_input_of_a_kept_response_is_listed(server: Live) -> None:
     assert server.http.get(path, params={"after": "x"}).status_code == 400
     assert server.http.get(path, params={"limit": 0}).status_code == 400
     assert server.http.get("/v1/responses/resp_none/input_items").status_code == 404
-    client = OpenAI(base_url=f"{server.url}/v1", api_key="x")
-    text = client.responses.create(model="tiny", input="Hi", max_output_tokens=2)
-    [item] = client.responses.input_items.list(text.id)
+    with OpenAI(base_url=f"{server.url}/v1", api_key="x") as client:
+        text = client.responses.create(model="tiny", input="Hi", max_output_tokens=2)
+        [item] = client.responses.input_items.list(text.id)
     assert item.type == "message"
+
+
+@pytest.mark.parametrize(("name", "asks", "neutral"), [("stream", "true", "false"), ("starting_after", "3", None)])
+def test_a_response_that_was_kept_is_told_whole(server: Live, name: str, asks: str, neutral: str | None) -> None:
+    path = f"/v1/responses/{create(server)['id']}"
+    refused = server.http.get(path, params={name: asks})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+    assert server.http.get(path, params={name: neutral} if neutral else {}).status_code == 200
 
 
 def test_what_a_grammar_gave_up_has_failed(tooled: Live) -> None:

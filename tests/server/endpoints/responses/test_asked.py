@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jaxengine.errors import RequestError, UnsupportedError
-from jaxengine.server.endpoints.responses.asked import check_built, own_names
+from jaxengine.errors import UnsupportedError
+from jaxengine.server.endpoints.responses.asked import check_built
 from jaxengine.server.endpoints.responses.protocol import ResponsesRequest
 
 
@@ -39,19 +39,3 @@ def test_what_a_part_of_a_body_asks_beside_is_noted(caplog: pytest.LogCaptureFix
     check_built(ResponsesRequest.model_validate(given))
     assert "['reasoning.never_heard']" in caplog.text
     assert "['text.nor_of']" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("name", "message", "told"),
-    [
-        ("max_tokens", "max_tokens must be at least 1", "max_output_tokens must be at least 1"),
-        ("messages", "the messages are too many", "the messages are too many"),
-    ],
-)
-def test_errors_call_fields_as_they_are_called_here(name: str, message: str, told: str) -> None:
-    with pytest.raises(RequestError) as caught, own_names():
-        raise RequestError(message, param=name)
-    assert (str(caught.value), caught.value.param) == (
-        told,
-        {"max_tokens": "max_output_tokens", "messages": "input"}[name],
-    )
