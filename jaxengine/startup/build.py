@@ -183,10 +183,12 @@ def _facts(part: Part, ledger: Ledger, transfer: TransferFacts | None) -> Engine
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         page_size=ledger.page_size,
-        num_pages=ledger.num_pages,
+        num_pages=ledger.pools.num_pages,
         host_blocks=sum(space.host_blocks),
         host_bytes=sum(count * size for count, size in zip(space.host_blocks, block_bytes(space), strict=False)),
-        kv_tokens=ledger.tokens_held(ahead=limits.max_num_batched_tokens, max_model_len=limits.max_model_len),
+        kv_tokens=ledger.pools.tokens_held(
+            page_size=ledger.page_size, ahead=limits.max_num_batched_tokens, max_model_len=limits.max_model_len
+        ),
         shapes=space.grid.buckets,
         floors=costed(space.grid, limits, model).costs if model.target.chip is not None else {},
         start_phases=part.progress.phases,

@@ -95,7 +95,7 @@ def test_a_stop_string_frees_its_pages() -> None:
     assert cut.outputs[0].text == text[: text.index(stop)]
     assert (cut.outputs[0].finish_reason, cut.outputs[0].stop_reason) == ("stop", stop)
     assert len(cut.outputs[0].token_ids) < 20
-    assert llm._engine.ledger.usage == 0
+    assert llm._engine.ledger.pools.usage == 0
     llm._engine.ledger.check()
 
 
@@ -181,7 +181,7 @@ def test_ctrl_c_ends_the_call_between_steps_and_the_engine_goes_on() -> None:
     assert signal.getsignal(signal.SIGINT) is before
     assert not llm._engine.core.has_unfinished
     llm._engine.ledger.check()
-    assert llm._engine.ledger.usage == 0
+    assert llm._engine.ledger.pools.usage == 0
     [output] = llm.generate("Tom", GREEDY, use_tqdm=False)
     assert [output.outputs[0].token_ids] == expected_tokens("Tom", GREEDY)
 

@@ -79,7 +79,7 @@ class Rig:
         return (
             self.engine.statistics.num_steps > 0
             and not (stats.num_running or stats.num_waiting)
-            and self.ledger.usage == 0
+            and self.ledger.pools.usage == 0
         )
 
 
@@ -184,7 +184,7 @@ def test_a_cancelled_coroutine_and_one_that_never_got_in() -> None:
             rig.runner.open()
             assert await tasks[5] == expected(request("r5"))
             await asyncio.gather(*tasks, late, return_exceptions=True)
-            await settle(lambda: rig.ledger.usage == 0)
+            await settle(lambda: rig.ledger.pools.usage == 0)
 
     asyncio.run(scenario())
 

@@ -68,7 +68,7 @@ def test_tokens_are_those_of_the_pass_written_out(expected):
 def test_with_few_pages_the_answers_are_the_same(model, roomy, expected, sequences):
     tight = engine(model, num_pages=2 + sequences * sum(NEEDS))
     try:
-        assert tight.ledger.num_available == tuple(sequences * need for need in NEEDS)
+        assert tight.ledger.pools.num_available == tuple(sequences * need for need in NEEDS)
         assert tight.host.facts.kv_tokens == sequences * 128
         assert token_ids(run(tight, PROMPTS, greedy(OUTPUT))) == expected
         again = [[*PROMPTS[0][:80], 9, 8, 7], *PROMPTS]

@@ -46,7 +46,7 @@ def test_windows_give_back_what_they_do_not_see(model, roomy):
     # the longest sequence there may be: 128 tokens in the layer that sees everything, 7 - 1 + 16 in the others, begun anywhere
     tight = engine(model, num_pages=1 + 32 + 2 * 7)
     try:
-        assert roomy.ledger.num_pages > len(PROMPTS) * 46, "the other engine has room for all of them at once"
+        assert roomy.ledger.pools.num_pages > len(PROMPTS) * 46, "the other engine has room for all of them at once"
         assert token_ids(run(tight, PROMPTS, greedy(OUTPUT))) == expected
         assert [token_ids(run(tight, [prompt], greedy(OUTPUT)))[0] for prompt in PROMPTS] == expected
         tight.core.check_idle()

@@ -314,7 +314,7 @@ def _build(process: SimulatedEngine, sizes: Sizes, loop: SimulatedLoop, random: 
         max_num_seqs=sizes.max_num_seqs,
         max_num_batched_tokens=sizes.max_num_batched_tokens,
         page_size=ledger.page_size,
-        num_pages=ledger.num_pages,
+        num_pages=ledger.pools.num_pages,
         kv_tokens=scheduler.capacity_tokens,
         media=media,
         shapes=grid.buckets,

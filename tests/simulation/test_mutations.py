@@ -339,7 +339,7 @@ def states_that_are_read_before_they_have_come(patch: Patch) -> None:
     patch.setattr(
         Ledger,
         "coming",
-        lambda ledger, of: tuple(move for move in coming(ledger, of) if move.pool < len(ledger.num_available)),
+        lambda ledger, of: tuple(move for move in coming(ledger, of) if move.pool < len(ledger.pools.num_available)),
     )
 
 

@@ -34,7 +34,7 @@ def test_prefixes_are_cached_where_that_is_wanted_and_can_be(
     assert ledger.caches_prefixes is caches
     assert (ledger.snapshots is not None) is (num_snapshots > 0)
     assert ("prefix caching is off" in caplog.text) is logged
-    assert (ledger.num_pages, ledger.page_size, ledger.tier) == (sum(found.num_pages), found.page_size, None)
+    assert (ledger.pools.num_pages, ledger.page_size, ledger.tier) == (sum(found.num_pages), found.page_size, None)
 
 
 def test_blocks_of_the_host_are_a_tier_which_needs_prefixes() -> None:

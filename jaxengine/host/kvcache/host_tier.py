@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from jaxengine.contract.batch import FromHost, Move
 from jaxengine.contract.page_name import PageName
 from jaxengine.contract.tiers import Ask, Cancel, Loaded, Stage, TierStats, TierTraffic, Transfer
-from jaxengine.host.kvcache.holding import Holding
+from jaxengine.host.kvcache.holding import GroupPages, Holding
 from jaxengine.host.kvcache.host_blocks import HostBlocks, Underway
+from jaxengine.host.kvcache.pool import PagePool
 
 
 class HostTier:
@@ -36,6 +37,12 @@ class HostTier:
         self.blocks = tuple(of_pools)
         self.outer = outer
         self.block_s: Sequence[float] = ()
+
+    def stand_behind(self, pools: Sequence[PagePool]) -> None:
+        """Take what these pools evict, and have what they look for."""
+        for pool, blocks in zip(pools, self.blocks, strict=True):
+            pool.blocks = blocks
+            blocks.device = (pool.index, pool.pages)
 
     @property
     def has_pending(self) -> bool:
@@ -91,13 +98,29 @@ class HostTier:
         later, self.underway.later = self.underway.later, []
         return later
 
-    def load(self, pool: int, name: PageName) -> bool:
-        """Let a page come from an outer store; False where no block is left for it."""
-        return self.blocks[pool].load(name)
-
     def loaded(self, news: Loaded) -> PageName | None:
         """Take note of what became of a load; which page it was of, if anybody wants it."""
         return self.blocks[news.pool].loaded(news.block, news.source)
+
+    def source(self, move: FromHost) -> str:
+        """The tier from which came what this move brings to the device."""
+        return self.blocks[move.pool].source(move.block)
+
+    def seconds_to_come(self, holding: Holding) -> float:
+        """How long what a sequence found here takes to the device, if it is known; 0 else."""
+        if not self.block_s:
+            return 0.0
+        pages = (len(group.coming) * self.block_s[blocks.pool] for group, blocks in _waiting(holding))
+        return sum(pages) + sum(self.block_s[move.pool] for move in holding.coming)
+
+    def let_go(self, holding: Holding) -> None:
+        """Let go of the blocks that a sequence waits for, or was to wait for."""
+        for move in holding.coming:
+            self.blocks[move.pool].let_go(move.block)
+        holding.coming = ()
+        for group, blocks in _waiting(holding):
+            for block in group.coming.values():
+                blocks.let_go(block)
 
     def forget(self) -> None:
         """Forget all that lies in blocks or is on its way."""
@@ -124,3 +147,11 @@ class HostTier:
         for pool, blocks in enumerate(self.blocks):
             moves = (move.block for holding in holdings for move in holding.coming if move.pool == pool)
             blocks.check(Counter(moves))
+
+
+def _waiting(holding: Holding) -> Iterator[tuple[GroupPages, HostBlocks]]:
+    """The groups of a sequence that lack pages for what lies in blocks."""
+    for group in holding.groups:
+        if group.coming:
+            assert group.pool.blocks is not None
+            yield group, group.pool.blocks

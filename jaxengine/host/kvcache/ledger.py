@@ -15,6 +15,7 @@ from jaxengine.host.kvcache.host_tier import HostTier
 from jaxengine.host.kvcache.lookup import Lookup, sources
 from jaxengine.host.kvcache.pages import LedgerError
 from jaxengine.host.kvcache.pool import PagePool
+from jaxengine.host.kvcache.pools import Pools
 from jaxengine.host.kvcache.prefix import Chain, Prefixes
 from jaxengine.host.kvcache.proofs import check_announced, check_held, check_holdings, check_pool
 from jaxengine.host.kvcache.snapshots import Snapshots
@@ -61,6 +62,7 @@ class Ledger:
         snapshots: of what recurrent layers keep, where there are such: a prefix is found only as far as there is one of its end.
 
     Attributes:
+        pools: those pools together.
         caches_prefixes: whether pages that nobody holds can still be found.
     """
 
@@ -77,62 +79,21 @@ class Ledger:
         if page_size < 1:
             raise ValueError(f"page_size must be at least 1 token, got {page_size}")
         self.page_size = page_size
-        self._pools = tuple(pools)
-        self._groups = tuple((pool, keep) for pool in self._pools for keep in pool.keeps)
+        self.pools = Pools(pools)
         self._prefixes = Prefixes() if prefixes is None else prefixes
         self.caches_prefixes = enable_prefix_caching
         self.snapshots = snapshots if enable_prefix_caching else None
-        self._lookup = Lookup(self._groups, self._prefixes, page_size, self.snapshots)
+        self._lookup = Lookup(self.pools.groups, self._prefixes, page_size, self.snapshots)
         self._holdings: dict[int, Holding] = {}
         self._queries = 0
         self._hits = self._external_hits = 0
         self.tier = tier
-        self._moved = self._pools  # as moves number them
+        offloaded = list(self.pools)
         if self.snapshots is not None:
-            self.snapshots.group = len(self._groups)
-            self._moved = (*self._pools, self.snapshots.pool)
-        for pool, blocks in zip(self._moved, () if tier is None else tier.blocks, strict=tier is not None):
-            pool.blocks = blocks
-            blocks.device = (pool.index, pool.pages)
-
-    @property
-    def num_pages(self) -> int:
-        """All pages of all pools, the sinks included."""
-        return sum(pool.num_pages for pool in self._pools)
-
-    @property
-    def num_available(self) -> tuple[int, ...]:
-        """Pages of each pool that can be handed out: free ones, and idle ones after eviction."""
-        return tuple(pool.num_available for pool in self._pools)
-
-    @property
-    def num_held(self) -> int:
-        """Pages of all pools that sequences hold."""
-        return sum(pool.num_held for pool in self._pools)
-
-    @property
-    def num_idle(self) -> int:
-        """Pages of all pools that nobody holds and whose content can still be found."""
-        return sum(pool.index.num_idle for pool in self._pools)
-
-    @property
-    def num_free(self) -> int:
-        """Pages of all pools that hold nothing."""
-        return sum(pool.pages.num_free for pool in self._pools)
-
-    def longest_sequence(self, *, ahead: int) -> int:
-        """Tokens of the longest sequence that every pool holds, if no step writes more than `ahead` of them."""
-        return min(pool.longest_sequence(page_size=self.page_size, ahead=ahead) for pool in self._pools)
-
-    def tokens_held(self, *, ahead: int, max_model_len: int) -> int:
-        """Tokens of all the sequences of `max_model_len` that every pool holds together."""
-        size = self.page_size
-        return min(pool.tokens_held(page_size=size, ahead=ahead, max_model_len=max_model_len) for pool in self._pools)
-
-    @property
-    def usage(self) -> float:
-        """Share of the pages that sequences hold in the fullest pool, 0 to 1."""
-        return max(pool.usage for pool in self._pools)
+            self.snapshots.group = len(self.pools.groups)
+            offloaded.append(self.snapshots.pool)
+        if tier is not None:
+            tier.stand_behind(offloaded)
 
     @property
     def stats(self) -> PrefixStats:
@@ -186,8 +147,9 @@ class Ledger:
         holding.coming = coming
         if self.tier is not None:
             holding.from_tiers = sources(groups, self.page_size)
-        if coming:
-            holding.from_tiers = self._due_to(coming[0], chain, tokens, found)
+            if coming:  # the sequence would not begin behind all these tokens without its snapshot
+                without, _ = self._lookup.find(chain, tokens, found, from_host=False)
+                holding.from_tiers = {self.tier.source(coming[0]): cached - without * self.page_size}
         self._holdings[sequence_id] = holding
         self._announce_next(holding, tokens)
         return cached
@@ -199,11 +161,11 @@ class Ledger:
 
     def load(self, tokens: Sequence[int], chain: Chain, max_cached: int, there: Collection[PageName]) -> set[PageName]:
         """Let pages come from the outer stores, as many as help a sequence where these likely are `there`; those that come."""
-        assert self.tier is not None
         coming: set[PageName] = set()
         limit = min(len(tokens) - 1, max_cached) // self.page_size
         for pool, name in self._lookup.wanted(chain, tokens, limit, there):
-            if not self.tier.load(self._moved.index(pool), name):
+            assert pool.blocks is not None
+            if not pool.blocks.load(name):
                 break
             coming.add(name)
         return coming
@@ -217,7 +179,7 @@ class Ledger:
     ) -> tuple[int, ...]:
         """Pages of each pool that `grow` with the same arguments would take."""
         missing = self._held(sequence_id).missing(num_tokens, start=start, ahead=ahead, page_size=self.page_size)
-        return tuple(missing.get(pool, 0) for pool in self._pools)
+        return tuple(missing.get(pool, 0) for pool in self.pools)
 
     def leaves(
         self,
@@ -232,7 +194,7 @@ class Ledger:
         needed = self.pages_needed(sequence_id, num_tokens, start=start, ahead=ahead)
         return all(
             pool.num_available - pages >= reserve(pool.num_pages - 1)
-            for pool, pages in zip(self._pools, needed, strict=True)
+            for pool, pages in zip(self.pools, needed, strict=True)
         )
 
     def grow(self, sequence_id: int, num_tokens: int, *, start: int = 0, ahead: int | None = None) -> bool:
@@ -267,7 +229,7 @@ class Ledger:
             have another: with windows, with positions left on its last page, with pages that are still to come.
         """
         holdings = [self._held(sequence_id) for sequence_id in sequence_ids]
-        if len(self._groups) > 1 or len(holdings) > self._pools[0].num_available:
+        if len(self.pools.groups) > 1 or len(holdings) > self.pools[0].num_available:
             return None
         if not all(holding.is_full(self.page_size) for holding in holdings):
             return None
@@ -289,12 +251,7 @@ class Ledger:
 
     def seconds_to_come(self, sequence_id: int) -> float:
         """How long what was found on the host takes to the device, if it is known; 0 else."""
-        holding = self._held(sequence_id)
-        if self.tier is None or not self.tier.block_s:
-            return 0.0
-        block_s = self.tier.block_s
-        pages = sum(len(group.coming) * block_s[self._pools.index(group.pool)] for group in holding.groups)
-        return pages + sum(block_s[move.pool] for move in holding.coming)
+        return 0.0 if self.tier is None else self.tier.seconds_to_come(self._held(sequence_id))
 
     def from_tiers(self, sequence_id: int) -> dict[str, int]:
         """Tokens of its prefix whose pages lay behind the device, by the tier that they came from."""
@@ -303,7 +260,8 @@ class Ledger:
     def arrived(self, sequence_id: int, tokens: Sequence[int]) -> None:
         """All that was to come to a sequence's pages is there with the next moves: from then on they may be read, and found."""
         holding = self._held(sequence_id)
-        self._let_go(holding)
+        if self.tier is not None:
+            self.tier.let_go(holding)
         if self.snapshots is not None:
             self.snapshots.arrived(sequence_id)
         self.commit(sequence_id, tokens, holding.num_cached)
@@ -360,7 +318,8 @@ class Ledger:
         holding = self._held(sequence_id)
         del self._holdings[sequence_id]
         self._withdraw(holding)
-        self._let_go(holding)
+        if self.tier is not None:
+            self.tier.let_go(holding)
         if self.snapshots is not None:
             self.snapshots.release(sequence_id)
         # Deepest first: the longest-idle page is evicted first, and a chain is useless without its beginning.
@@ -378,7 +337,7 @@ class Ledger:
         """
         if self._holdings:
             return False
-        for pool in self._pools:
+        for pool in self.pools:
             pool.forget_idle()
         if self.tier is not None:
             self.tier.forget()
@@ -392,7 +351,7 @@ class Ledger:
         Raises:
             LedgerError: they are not; the message names the pages.
         """
-        for number, pool in enumerate(self._pools):
+        for number, pool in enumerate(self.pools):
             check_pool(number, pool, self._holdings.values())
         if self.snapshots is not None:
             check_held("snapshots", self.snapshots.pool, Counter(self.snapshots.check(self._holdings)))
@@ -408,25 +367,6 @@ class Ledger:
         if waits_for_pages and (holding.num_found + 1) * self.page_size <= len(tokens):
             holding.announced = holding.chain.entry(holding.num_found, tokens).digest
             self._prefixes.announce(holding.announced)
-
-    def _due_to(self, move: FromHost, chain: Chain, tokens: Sequence[int], found: int) -> dict[str, int]:
-        """Tokens that a sequence would not begin behind without the snapshot that this move brings, by the tier of that."""
-        blocks = self._moved[move.pool].blocks
-        assert blocks is not None
-        without, _ = self._lookup.find(chain, tokens, found, from_host=False)
-        return {blocks.source(move.block): (found - without) * self.page_size}
-
-    def _let_go(self, holding: Holding) -> None:
-        """Let go of the blocks that a sequence waits for, or was to wait for."""
-        for move in holding.coming:
-            blocks = self._moved[move.pool].blocks
-            assert blocks is not None
-            blocks.let_go(move.block)
-        holding.coming = ()
-        for group in holding.groups:
-            if group.coming and group.pool.blocks is not None:
-                for block in group.coming.values():
-                    group.pool.blocks.let_go(block)
 
     def _withdraw(self, holding: Holding) -> None:
         if holding.announced is not None:

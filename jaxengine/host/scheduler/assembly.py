@@ -67,8 +67,7 @@ def assemble(
 
     Args:
         steady: who of them is in every step; nobody where prompts come first.
-        prompts_first: leave decoding rows out if prompts wait. They take turns where prompts crawl: with buckets like Gaudi's, of
-            which the large ones have few rows; or one step is enough for all prompts (`prompts_fit_alone`).
+        prompts_first: leave decoding rows out if prompts wait.
         draft_length: says how many drafts rows carry, where the device makes them.
     """
     step = Assembly()
@@ -108,22 +107,6 @@ def assemble(
         assert fill is not None
         step.bucket = fill.bucket
     return step
-
-
-def prompts_fit_alone(running: Iterable[Sequence], grid: Grid, limits: SchedulerLimits) -> bool:
-    """Whether all prompts can be done in a step of their own, and not beside the rows that decode: a few of their tokens would be
-    left for more steps, whose sequences fall behind and decode with few others in the end."""
-    left, others = list[int](), 0
-    for sequence in running:
-        if not sequence.steady and not sequence.waits and (tokens := sequence.prompt_end - sequence.num_computed) > 0:
-            if sequence.scores:
-                return False
-            left.append(tokens)
-        else:
-            others += 1
-    if not left or prompt_shares(left, threshold=limits.prompt_threshold) != left:
-        return False
-    return sum(left) <= min(limits.budget(beside=0), grid.max_tokens) < sum(left) + others
 
 
 @dataclass(slots=True)

@@ -24,20 +24,20 @@ class Counters:
     def stats(self, placement: Placement, ledger: Ledger) -> SchedulerStats:
         """These, and the counts of sequences and pages as of now."""
         prefix, fetches = ledger.stats, placement.pages.fetches
-        adapters, encoders, asking = placement.adapters, placement.encoders, fetches.num_asking
+        adapters, encoders, asking = placement.slots.adapters, placement.slots.encoders, fetches.num_asking
         return SchedulerStats(
             num_running=len(placement.running),
             num_waiting=len(placement.waiting) + len(fetches),
             num_waiting_tokens=placement.waiting.num_tokens,
             num_preemptions=placement.num_preemptions,
-            kv_cache_usage=ledger.usage,
+            kv_cache_usage=ledger.pools.usage,
             prefix_cache_queries=prefix.queries,
             prefix_cache_hits=prefix.hits,
             external_prefix_cache_hits=prefix.external_hits,
             shapes=dict(self.shapes),
-            num_held_pages=ledger.num_held,
-            num_cached_pages=ledger.num_idle,
-            num_free_pages=ledger.num_free,
+            num_held_pages=ledger.pools.num_held,
+            num_cached_pages=ledger.pools.num_idle,
+            num_free_pages=ledger.pools.num_free,
             num_asking=asking,
             num_loading=len(fetches) - asking,
             num_arriving=len(placement.pages.arrivals),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 
 from buckets import Grid
 from jaxengine.contract.draft_costs import DraftCosts
+from jaxengine.contract.updates import SequenceUpdate
 
 FORGETS = 0.998
 """What a step leaves of what was seen before it."""
@@ -35,6 +38,13 @@ class DraftLength:
         self._seconds: dict[tuple[int, int], list[float]] = {}
         self._checked = [AT_FIRST_OF] * most
         self._right = [AT_FIRST] * most
+
+    def learn(self, updates: Iterable[SequenceUpdate]) -> None:
+        """Take in what a step has brought."""
+        self.forget()
+        drafts = Counter((update.num_draft_tokens, update.num_accepted_tokens) for update in updates)
+        for (num_drafts, num_right), times in drafts.items():
+            self.note(num_drafts, num_right, times)
 
     def note(self, num_drafts: int, num_right: int, times: int = 1) -> None:
         """Of the drafts of so many rows so many each were right; of those behind a wrong one nothing is known."""

@@ -22,6 +22,7 @@ from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import URGENCY
 from jaxengine.host.scheduler.sequence import Sequence, State
 from jaxengine.host.scheduler.sequence_pages import Placed, SequencePages
+from jaxengine.host.scheduler.sequence_slots import SequenceSlots
 from jaxengine.host.scheduler.steady import Steady
 from jaxengine.host.scheduler.waiting import WaitingQueue
 from jaxengine.host.scheduler.whole_items import is_stuck
@@ -40,11 +41,10 @@ class Placement:
 
     Args:
         clock: seconds, for `first_scheduled_time`.
-        adapters: slots of those that sequences run with; None where there are none.
-        encoders: of what prompts show; None where there are none.
+        adapters, encoders: as in `SequenceSlots`.
 
     Attributes:
-        pages: of these sequences.
+        pages, slots: what these sequences hold.
         steady: the running ones that gain a token with every step.
         stranded: sequences whose adapters cannot be read, and why; they wait until somebody ends them.
     """
@@ -63,16 +63,14 @@ class Placement:
         self.num_preemptions = 0
         self.weight_version = FIRST_VERSION
         self.pages = SequencePages(limits, ledger, clock=clock)
+        self.slots = SequenceSlots(limits.max_num_seqs, adapters=adapters, encoders=encoders)
         self.steady = Steady(limits.max_num_seqs)
-        self.adapters = adapters
-        self.encoders = encoders
         self.stranded: list[tuple[Sequence, JaxEngineError]] = []
         self._limits = limits
         self._ledger = ledger
         self._urgency = URGENCY[limits.scheduling_policy]
         self._clock = clock
         self._ids = count()
-        self._slots = list(range(limits.max_num_seqs, 0, -1))
         self._refused: tuple[Sequence, tuple[int, ...], int] | None = None
         self._newest = -1  # number of the latest request
         self._held = ("", -1)  # why requests up to that number were not admitted in the last step
@@ -98,10 +96,7 @@ class Placement:
                 media=group.request.media,
             ),
         )
-        if group.request.media is not None and self.encoders is not None:
-            sequence.shown = self.encoders.shown(group.request.media, group.request_id, group.request.cache_salt)
-        if sequence.adapter is not None and self.adapters is not None:
-            self.adapters.enter(sequence.adapter)
+        self.slots.enter(sequence)
         group.live[index] = sequence
         self._newest = max(self._newest, group.number)
         self.waiting.push(sequence)
@@ -156,10 +151,7 @@ class Placement:
         The prompts of less urgent sequences do not keep one out: in a step it comes before them. Where places or pages are short,
         sequences of those with a larger share may have to give theirs up.
         """
-        if self.adapters is not None:
-            self.adapters.begin_round()
-        if self.encoders is not None:
-            self.encoders.begin_round()
+        self.slots.begin_round()
         if self.waiting:
             self._held = self._admit(max_tokens), self._newest
 
@@ -197,7 +189,12 @@ class Placement:
                 deferred.add(sequence)
             elif placed is Placed.AWAY:
                 sequence.state = State.FETCHING
-            elif not self._take_embeddings(sequence):
+            elif not self.slots.take_embeddings(sequence):
+                self.pages.release(sequence)
+                if not self.running:
+                    raise RuntimeError(
+                        f"the items of {sequence.request_id} do not fit though nothing runs: pages were lost"
+                    )
                 deferred.add_without_embeddings(sequence)
             else:
                 self._run(sequence)
@@ -208,23 +205,17 @@ class Placement:
 
     def _may_run(self, sequence: Sequence, deferred: Deferred) -> bool:
         """Whether a sequence may run as far as its adapter and what it shows go; else it is noted in `deferred`."""
-        access = self._access(sequence)
+        access = self.slots.access(sequence)
         if access is Access.NOT_NOW:
             deferred.add_without_slot(sequence)
         elif access is not Access.GRANTED:
             self.stranded.append((sequence, access))
             deferred.add(sequence)
-        elif self.encoders is not None and not self.encoders.may_take(sequence.shown):
+        elif not self.slots.may_take_embeddings(sequence):
             deferred.add_without_embeddings(sequence)
         else:
             return True
         return False
-
-    def _access(self, sequence: Sequence) -> Access | JaxEngineError:
-        """Whether a sequence may run as far as its adapter goes, or why it never may."""
-        if sequence.adapter is None or self.adapters is None:
-            return Access.GRANTED
-        return self.adapters.ask(sequence.adapter, overtaken=sequence.overtaken >= self._limits.max_num_seqs)
 
     def _make_room(self) -> bool:
         """Take a place from the least urgent sequence that should give way to the first one that waits; False if none should."""
@@ -232,8 +223,8 @@ class Placement:
         waits = (
             first is None
             or first.pending
-            or self._access(first) is not Access.GRANTED
-            or (self.encoders is not None and not self.encoders.may_take(first.shown))
+            or self.slots.access(first) is not Access.GRANTED
+            or not self.slots.may_take_embeddings(first)
         )
         victim = None if first is None or waits else self.waiting.gives_way(first, self.running)
         if victim is None:
@@ -241,24 +232,11 @@ class Placement:
         self._preempt(victim)
         return True
 
-    def _take_embeddings(self, sequence: Sequence) -> bool:
-        """Let a sequence, which has its pages, hold what it needs of the pool; or give back its pages, as that is too full."""
-        shown, encoders = sequence.shown, self.encoders
-        if shown is None or encoders is None or encoders.take(shown, sequence.num_computed):
-            return True
-        self.pages.release(sequence)
-        if not self.running:
-            raise RuntimeError(f"the items of {sequence.request_id} do not fit though nothing runs: pages were lost")
-        return False
-
     def _run(self, sequence: Sequence) -> None:
         if not sequence.admission.num_preemptions:
             self.waiting.charge(sequence.group.request.share, sequence.num_tokens - sequence.num_computed)
         sequence.state = State.RUNNING
-        sequence.slot = self._slots.pop()
-        if sequence.adapter is not None and self.adapters is not None:
-            sequence.adapter_slot = self.adapters.take(sequence.adapter)
-            sequence.overtaken = 0
+        self.slots.take(sequence)
         sequence.begins = True
         insort(self.running, sequence, key=_urgency_of)
         if not sequence.arriving:
@@ -311,8 +289,7 @@ class Placement:
         elif sequence.state is State.FETCHING:
             self.pages.fetches.give_up(sequence)
         sequence.state = State.FINISHED
-        if sequence.adapter is not None and self.adapters is not None:
-            self.adapters.leave(sequence.adapter)
+        self.slots.leave(sequence)
         del sequence.group.live[sequence.index]
 
     def pause(self, sequence: Sequence) -> None:
@@ -367,7 +344,7 @@ class Placement:
 
     def _place(self, sequence: Sequence) -> Placed:
         """Find pages for a waiting sequence, or remember that there were too few."""
-        available, running = self._ledger.num_available, len(self.running)
+        available, running = self._ledger.pools.num_available, len(self.running)
         if running and self._refused is not None:
             refused, pages, beside = self._refused
             if refused is sequence and not any(map(gt, available, pages)) and running >= beside:
@@ -377,7 +354,7 @@ class Placement:
             if not running:
                 raise RuntimeError(
                     f"sequence {sequence.index} of request {sequence.group.request.request_id} has {sequence.num_tokens} "
-                    f"tokens and does not fit {sum(self._ledger.num_available)} free pages though nothing runs: pages were lost"
+                    f"tokens and does not fit {sum(available)} free pages though nothing runs: pages were lost"
                 )
             self._refused = (sequence, available, running)
         return placed
@@ -385,12 +362,7 @@ class Placement:
     def _give_up_place(self, sequence: Sequence) -> None:
         self.steady.leave(sequence)
         self.pages.release(sequence)
-        self._slots.append(sequence.slot)
-        if sequence.adapter is not None and self.adapters is not None:
-            self.adapters.give_back(sequence.adapter)
-        if sequence.shown is not None and self.encoders is not None:
-            self.encoders.give_back(sequence.shown)
-        sequence.slot = sequence.adapter_slot = 0
+        self.slots.give_back(sequence)
         sequence.begins = False
 
     def _take_back(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 
@@ -22,7 +22,8 @@ from jaxengine.host.adapters.slots import AdapterSlots
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.media.encoders import Encoders
 from jaxengine.host.scheduler.acceptance import check_request
-from jaxengine.host.scheduler.assembly import Assembly, assemble, prompts_fit_alone
+from jaxengine.host.scheduler.assembler import Assembler
+from jaxengine.host.scheduler.assembly import Assembly
 from jaxengine.host.scheduler.changing_masks import changing_masks
 from jaxengine.host.scheduler.counters import Counters
 from jaxengine.host.scheduler.draft_length import DraftLength
@@ -33,7 +34,6 @@ from jaxengine.host.scheduler.placement import Placement
 from jaxengine.host.scheduler.results import apply_result, failed_update
 from jaxengine.host.scheduler.sequence import Sequence
 from jaxengine.host.scheduler.slot_snapshots import kept, restored
-from jaxengine.host.scheduler.turns import take_turns
 
 
 class Scheduler:
@@ -76,9 +76,10 @@ class Scheduler:
             )
         self.limits = limits
         self.max_in_flight = max_in_flight
-        self._turns = turns
+        most = limits.num_device_drafts
+        self.draft_length = DraftLength(most) if most else None
+        self._assembler = Assembler(limits, grid, turns=turns, draft_length=self.draft_length)
         self._keeps_steady = turns == 1 and ledger.snapshots is None
-        self._grid = grid
         self._ledger = ledger
         self.tier = ledger.tier
         self._vocab_size = vocab_size
@@ -87,16 +88,12 @@ class Scheduler:
         self.encoders = encoders
         self._encodings: tuple[Encoding, ...] = ()
         self._encoded_for: tuple[str, ...] = ()
-        self._placement.pages.token_s = _token_s(grid)
+        self._placement.pages.token_s = self._assembler.token_s
         self._groups: dict[str, Group] = {}
         self._numbers = count()
         self._counters = Counters()
         self._num_steps = 0
         self._in_flight: deque[tuple[Batch, Assembly]] = deque()
-        self._prompts_crawl = False  # in the last step
-        self._waited = False  # rows that decode, for prompts, in the last step
-        most = limits.num_device_drafts
-        self.draft_length = DraftLength(most) if most else None
 
     @property
     def has_unfinished(self) -> bool:
@@ -157,7 +154,7 @@ class Scheduler:
                 param="request_id",
             )
         length, capacity = len(request.prompt_token_ids), self.capacity_tokens
-        most = min(self.limits.budget(beside=0), self._grid.max_tokens)
+        most = min(self.limits.budget(beside=0), self._assembler.grid.max_tokens)
         check_request(
             request, self.limits, step_tokens=most, capacity=capacity, adapters=self.adapters, encoders=self.encoders
         )
@@ -260,10 +257,10 @@ class Scheduler:
         Raises:
             ConfigError: it cannot run what the limits allow.
         """
-        if grid is not self._grid:
+        if grid is not self._assembler.grid:
             self.limits.check_grid(grid)
-            self._grid = grid
-            self._placement.pages.token_s = _token_s(grid)
+            self._assembler.grid = grid
+            self._placement.pages.token_s = self._assembler.token_s
 
     def schedule(self) -> Batch | None:
         """Choose the next step, or None when there is nothing to compute before a result comes back, or at all.
@@ -274,28 +271,14 @@ class Scheduler:
         if len(self._in_flight) == self.max_in_flight:
             raise RuntimeError(f"schedule() was called with {self.max_in_flight} steps in flight; commit the first")
         self._give_places()
-        running = take_turns(self._placement.running, self._turns, number=self._num_steps + 1)
-        self._waited = self._prompts_crawl or (
-            not self._waited
-            and not self._placement.waiting  # with more to come nobody decodes alone in the end
-            and len(self._placement.steady.rows) < len(running)  # else nobody has a prompt, as in most steps
-            and prompts_fit_alone(running, self._grid, self.limits)
+        placement, number = self._placement, self._num_steps + 1
+        step = self._assembler.assemble(
+            placement.running, placement.steady, others_wait=bool(placement.waiting), number=number
         )
-        if self._waited:
-            self._placement.steady.leave_all()
-        step = assemble(
-            running,
-            self._grid,
-            self.limits,
-            steady=self._placement.steady,
-            prompts_first=self._waited,
-            draft_length=self.draft_length,
-        )
-        self._prompts_crawl = step.crawls
         if not step.rows:
             return None
         assert step.bucket is not None
-        self._num_steps += 1
+        self._num_steps = number
         batch = self._batch_of(step, step.bucket)
         self._in_flight.append((batch, step))
         self._note_planned(step)
@@ -335,9 +318,6 @@ class Scheduler:
     def _note_planned(self, step: Assembly) -> None:
         """Plan from now on as if this step, the last in flight, were done."""
         placement = self._placement
-        if self._turns > 1:
-            for sequence in (*step.plain, *step.drafted, *step.known):
-                sequence.last_step = self._num_steps
         for sequence in step.known:
             if sequence.num_computed >= sequence.publishes_at:
                 placement.pages.publish(sequence)
@@ -378,10 +358,7 @@ class Scheduler:
         self._in_flight.popleft()
         news = applied.news
         if self.draft_length is not None:
-            self.draft_length.forget()
-            drafts = Counter((update.num_draft_tokens, update.num_accepted_tokens) for update in news)
-            for (num_drafts, num_right), times in drafts.items():
-                self.draft_length.note(num_drafts, num_right, times)
+            self.draft_length.learn(news)
         if self.limits.scheduling_policy == "fair":
             for update in news:
                 self._placement.note_output(self._groups[update.request_id].request.share, len(update.token_ids))
@@ -402,25 +379,15 @@ class Scheduler:
             AssertionError: the accounts do not say so.
         """
         self._ledger.check()
-        if self.adapters is not None:
-            self.adapters.check()
-        if self.encoders is not None:
-            self.encoders.check()
-            if self.encoders.pool.usage:
-                raise AssertionError("embeddings are held; none may be when idle")
         snapshots = self._ledger.snapshots
         if snapshots is not None and snapshots.pool.num_held:
             raise AssertionError(f"{snapshots.pool.num_held} snapshots are held; none may be when idle")
-        if self._ledger.usage:
-            raise AssertionError(f"{self._ledger.usage:.1%} of the pages are held; they must all be free when idle")
+        if usage := self._ledger.pools.usage:
+            raise AssertionError(f"{usage:.1%} of the pages are held; they must all be free when idle")
+        self._placement.slots.check_idle()
 
     def _finish(self, sequence: Sequence) -> None:
         group = sequence.group
         self._placement.finish(sequence)
         if not group.live and not group.has_more:
             del self._groups[group.request_id]
-
-
-def _token_s(grid: Grid) -> float:
-    """The least that a prompt's token costs."""
-    return min(cost / bucket.tokens for bucket, cost in grid.costs.items())

@@ -49,7 +49,7 @@ class SequencePages:
         # Where windows are, pages are found for what a step may compute, not for a whole prompt of which little will be kept.
         self._ahead = limits.max_num_batched_tokens
         self.token_s = 0.0
-        self.capacity_tokens = ledger.longest_sequence(ahead=self._ahead)
+        self.capacity_tokens = ledger.pools.longest_sequence(page_size=self.page_size, ahead=self._ahead)
         self.arrivals = Arrivals(clock)
         self.fetches = Fetches(clock)
         self._ledger = ledger

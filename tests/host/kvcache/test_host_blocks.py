@@ -102,9 +102,9 @@ def test_what_arrives_is_offered_to_outer_stores_after_its_move() -> None:
 def test_what_is_loaded_is_found_and_what_is_not_there_leaves_a_free_block() -> None:
     tier, (one, two) = HostTier([1, 4]), entries(2)
     names = [PageName(1, *entry) for entry in (one, two)]
-    assert all(tier.load(1, name) for name in names)
-    assert tier.load(1, names[0])  # it is on its way
-    assert not tier.load(1, PageName(1, b"", b"", b""))  # half of the blocks are for what comes
+    assert all(tier.blocks[1].load(name) for name in names)
+    assert tier.blocks[1].load(names[0])  # it is on its way
+    assert not tier.blocks[1].load(PageName(1, b"", b"", b""))  # half of the blocks are for what comes
     assert tier.take_later() == [Load(1, block, name) for block, name in enumerate(names)]
     assert tier.is_loading
     assert tier.loaded(Loaded(1, 0, "disk")) == names[0]
@@ -121,7 +121,7 @@ def test_what_is_loaded_is_found_and_what_is_not_there_leaves_a_free_block() -> 
 
 def test_what_was_forgotten_is_not_found_when_it_comes() -> None:
     tier, (one, two) = HostTier([3]), entries(2)
-    tier.load(0, PageName(0, *one))
+    tier.blocks[0].load(PageName(0, *one))
     tier.blocks[0].leave(5, two, 0)
     tier.forget()
     assert tier.take_moves() == ()

@@ -33,18 +33,8 @@ def test_pages_cover_the_tokens():
     assert SINK not in pages(ledger, 1)
     assert ledger.pages_needed(1, 12) == (0,)
     assert ledger.pages_needed(1, 13) == (1,)
-    assert ledger.num_available == (6,)
-    assert ledger.usage == pytest.approx(3 / 9)
-
-
-def test_every_page_is_held_idle_or_free():
-    ledger = Ledger([PagePool(10), PagePool(10)], 4)
-    admit(ledger, 1, list(range(9)))
-    assert (ledger.num_held, ledger.num_idle, ledger.num_free) == (6, 0, 12)
-    ledger.release(1)
-    assert (ledger.num_held, ledger.num_idle, ledger.num_free) == (0, 4, 14)
-    assert ledger.reset_prefix_cache()
-    assert (ledger.num_held, ledger.num_idle, ledger.num_free) == (0, 0, 18)
+    assert ledger.pools.num_available == (6,)
+    assert ledger.pools.usage == pytest.approx(3 / 9)
 
 
 def test_growth_that_does_not_fit_changes_nothing():
@@ -54,7 +44,7 @@ def test_growth_that_does_not_fit_changes_nothing():
     before = pages(ledger, 1)
     assert not ledger.grow(1, 17)
     assert pages(ledger, 1) == before
-    assert ledger.num_available == (1,)
+    assert ledger.pools.num_available == (1,)
     ledger.check()
 
 
@@ -101,8 +91,8 @@ def test_a_cached_prefix_outlives_its_sequence():
     admit(ledger, 1, list(range(9)))
     kept = pages(ledger, 1)[:2]
     ledger.release(1)
-    assert ledger.num_available == (9,)
-    assert ledger.usage == 0
+    assert ledger.pools.num_available == (9,)
+    assert ledger.pools.usage == 0
     assert admit(ledger, 2, list(range(9))) == 8
     assert pages(ledger, 2)[:2] == kept
 
@@ -223,7 +213,7 @@ def test_reset_forgets_all_prefixes():
     ledger.release(2)
     assert ledger.reset_prefix_cache()
     ledger.check()
-    assert ledger.num_available == (19,)
+    assert ledger.pools.num_available == (19,)
     assert admit(ledger, 3, list(range(9))) == 0
 
 
@@ -306,11 +296,10 @@ def test_a_sequence_grows_in_all_pools_or_in_none():
     ledger.add(1, [0] * 9, ledger.chain(None))
     assert ledger.pages_needed(1, 9) == (3, 6)
     assert not ledger.grow(1, 9), "the second pool has three pages"
-    assert ledger.num_available == (9, 3)
+    assert ledger.pools.num_available == (9, 3)
     assert ledger.grow(1, 4)
     assert ledger.pages(1).tolist() == [[1], [1], [2]]
-    assert ledger.num_available == (8, 1)
-    assert ledger.usage == pytest.approx(2 / 3), "that of the fullest"
+    assert ledger.pools.num_available == (8, 1)
     ledger.check()
 
 
@@ -324,7 +313,7 @@ def test_several_sequences_have_another_page_each_or_none_has():
     assert [table.tolist() for table in ledger.append([1, 2])] == [[[*before, 5]], [[3, 6]]]
     assert (ledger.covered(1), ledger.covered(2)) == (12, 8)
     assert ledger.append([1, 2]) is None, "there is one page left"
-    assert (pages(ledger, 1), ledger.num_available) == ([*before, 5], (1,))
+    assert (pages(ledger, 1), ledger.pools.num_available) == ([*before, 5], (1,))
     ledger.check()
 
 
@@ -333,14 +322,6 @@ def test_where_windows_are_each_sequence_grows_by_itself():
     ledger.add(1, [0] * 4, ledger.chain(None))
     assert ledger.grow(1, 4)
     assert ledger.append([1]) is None
-
-
-def test_what_the_least_pool_holds_is_what_the_ledger_holds():
-    ledger = Ledger([PagePool(10), PagePool(6, (None, None))], 4)
-    assert ledger.longest_sequence(ahead=4) == 2 * 4
-    assert ledger.tokens_held(ahead=4, max_model_len=4) == 2 * 4
-    windowed = Ledger([PagePool(10), PagePool(6, (3,))], 4)
-    assert windowed.longest_sequence(ahead=4) == 9 * 4, "a window of three takes three pages at most"
 
 
 @pytest.mark.parametrize(("share", "leaves"), [(9, True), (3, True), (2, False)])

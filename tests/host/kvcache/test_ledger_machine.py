@@ -79,8 +79,8 @@ def test_long_walk(seed):
     for sequence_id in list(walk.live):
         walk.release(sequence_id)
     walk.reset()
-    assert walk.ledger.usage == 0
-    assert walk.ledger.num_available == tuple(pool.num_pages - 1 for pool in walk.pools)
+    assert walk.ledger.pools.usage == 0
+    assert walk.ledger.pools.num_available == tuple(pool.num_pages - 1 for pool in walk.pools)
     assert walk.ledger.stats.hits > 0, "a walk that shares nothing tests little"
 
 

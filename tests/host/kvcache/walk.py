@@ -54,7 +54,7 @@ class Walk:
         """Grant `more` positions; tokens that are not known yet are `token`."""
         sequence = self.live[sequence_id]
         wanted = sequence.granted + more
-        before, available = self.ledger.pages(sequence_id).tolist(), self.ledger.num_available
+        before, available = self.ledger.pages(sequence_id).tolist(), self.ledger.pools.num_available
         terms = {"start": sequence.computed, "ahead": AHEAD}
         needed = self.ledger.pages_needed(sequence_id, wanted, **terms)
         grown = self.ledger.grow(sequence_id, wanted, **terms)
@@ -67,7 +67,7 @@ class Walk:
             assert not fits
             if not self._has_windows:  # what a window no longer sees goes back all the same
                 assert self.ledger.pages(sequence_id).tolist() == before
-                assert self.ledger.num_available == available
+                assert self.ledger.pools.num_available == available
         return grown
 
     def finish_prompt(self, sequence_id: int) -> bool:
@@ -98,7 +98,7 @@ class Walk:
     def check(self) -> None:
         self.ledger.check()
         tables = [self.ledger.pages(sequence_id).tolist() for sequence_id in self.live]
-        for number, (pool, available) in enumerate(zip(self.pools, self.ledger.num_available, strict=True)):
+        for number, (pool, available) in enumerate(zip(self.pools, self.ledger.pools.num_available, strict=True)):
             mine = [group for group, (of, _) in enumerate(self._groups) if of == number]
             held = {page for table in tables for group in mine for page in table[group]} - {SINK}
             assert len(held) + available == pool.num_pages - 1

@@ -65,7 +65,7 @@ def test_a_client_that_goes_away_frees_its_pages_within_a_step(path: str, stream
         server.runner.allow(1)  # the step that was under way
         settle(lambda: quiet(server))
         assert engine.statistics.num_steps <= steps + 1
-        assert server.engine.ledger.usage == 0
+        assert server.engine.ledger.pools.usage == 0
         server.runner.open()
         assert server.post("/v1/completions", **BODY).status_code == 200
 

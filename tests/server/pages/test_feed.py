@@ -40,7 +40,9 @@ def test_facts_come_first_then_snapshots_with_the_counts_of_the_engine() -> None
         assert server.post("/v1/completions", prompt="Tom", max_tokens=7, ignore_eos=True).status_code == 200
         last = next(one for one in told if one["generated_tokens"] == 7)
         assert sum(steps for steps, _, _, _ in last["cells"].values()) == last["steps"]
-        assert last["held_pages"] + last["cached_pages"] + last["free_pages"] == server.engine.ledger.num_pages - 1
+        assert (
+            last["held_pages"] + last["cached_pages"] + last["free_pages"] == server.engine.ledger.pools.num_pages - 1
+        )
         assert last["between_tokens_p50"] <= last["between_tokens_p95"]
         assert last["now"] > first["now"]
 

@@ -82,8 +82,10 @@ def make(
         vocab_size=VOCAB,
         max_model_len=rig.max_model_len,
         page_size=rig.ledger.page_size,
-        num_pages=rig.ledger.num_pages,
-        kv_tokens=rig.ledger.tokens_held(ahead=32, max_model_len=rig.max_model_len),
+        num_pages=rig.ledger.pools.num_pages,
+        kv_tokens=rig.ledger.pools.tokens_held(
+            page_size=rig.ledger.page_size, ahead=32, max_model_len=rig.max_model_len
+        ),
         start_phases={"resolve": 0.5, "compile": 2.0},
     )
     front = Front.of(
