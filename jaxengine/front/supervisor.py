@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import count
 
 from jaxengine.contract.channel import Channel
@@ -32,8 +31,6 @@ from jaxengine.contract.messages import (
     EngineDead,
     EngineReady,
     Event,
-    Failed,
-    Lost,
     Message,
     Pause,
     PauseGeneration,
@@ -46,8 +43,8 @@ from jaxengine.contract.messages import (
     Update,
 )
 from jaxengine.contract.metrics import Condition
-from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import EngineDeadError
+from jaxengine.front.client_events import ClientEvents
 from jaxengine.front.dispatcher import Chooser, Dispatcher, least_loaded
 from jaxengine.front.mailbox import Mailbox
 from jaxengine.front.questions import Questions, answer_of_the_dead, to_bring_up
@@ -97,22 +94,21 @@ class Supervisor:
         self._numbers = count()
         most = 0 if launch is None else self._options.max_restarts
         self._wards = [Ward(index, Restarts(most), engine) for index, engine in enumerate(engines)]
+        self._client = ClientEvents(self._wards)
+        tell = self._client.tell
         self._dispatcher = Dispatcher(
-            self._wards, self._numbers, self._tell, choose=choose, clock=self._now, resume=self._options.resume
+            self._wards, self._numbers, tell, choose=choose, clock=self._now, resume=self._options.resume
         )
-        self._renewals = Renewals(
-            self._wards, self._dispatcher, self._tell, clock=self._now, possible=launch is not None
-        )
-        self._questions = Questions(self._wards, self._numbers, self._tell)
+        self._renewals = Renewals(self._wards, self._dispatcher, tell, clock=self._now, possible=launch is not None)
+        self._questions = Questions(self._wards, self._numbers, tell)
         self._dead: list[Channel] = []
         self._mailbox: Mailbox[tuple[Ward, int, Event]] | None = None
         self._first = engines[0]
-        self._emit: Callable[[Event], None] = lambda event: None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timers: set[asyncio.TimerHandle] = set()
         self._looked = 0.0
         self._trouble = "the engine starts"
-        self._was_ready = self._closing = self._ended = False
+        self._closing = False
 
     @property
     def facts(self) -> EngineFacts:
@@ -132,11 +128,12 @@ class Supervisor:
         """From `open` until no engine runs, nor will."""
         if self._closing:
             return any(engine.is_alive for engine in self._engines())
-        return self._loop is not None and not self._ended
+        return self._loop is not None and not self._client.ended
 
     def open(self, emit: Callable[[Event], None]) -> None:
         """Begin, on behalf of the running event loop, on which `emit` is called."""
-        self._loop, self._emit = asyncio.get_running_loop(), emit
+        self._loop = asyncio.get_running_loop()
+        self._client.open(emit)
         self._mailbox = Mailbox(self._loop, self._take_all)
         for ward in self._wards:
             assert ward.engine is not None
@@ -146,7 +143,7 @@ class Supervisor:
 
     def send(self, message: Message) -> None:
         """Pass a message on, in order, to the engines that it is for."""
-        if self._ended:
+        if self._client.ended:
             return
         match message:
             case Add():
@@ -206,7 +203,7 @@ class Supervisor:
     def _take_all(self) -> None:
         assert self._mailbox is not None
         for ward, life, event in self._mailbox.take_all():
-            if life == ward.lives and not self._ended:
+            if life == ward.lives and not self._client.ended:
                 self._take(ward, event)
 
     def _take(self, ward: Ward, event: Event) -> None:
@@ -222,8 +219,8 @@ class Supervisor:
                 self._bring_up(ward, facts)
             case EngineDead():
                 self._lose(ward, event)
-            case _ if not self._was_ready:  # the progress of the first start
-                self._emit(event)
+            case _:
+                self._client.progress(event)
 
     def _take_outputs(self, ward: Ward, outputs: StepOutputs) -> None:
         ward.statistics = outputs.statistics
@@ -232,33 +229,7 @@ class Supervisor:
                 asked.answer(reply)
         if outputs.replies:
             self._dispatcher.place()  # it may be awake again
-        updates = self._dispatcher.take(ward, outputs.updates)
-        lost = tuple(lost for lost in outputs.lost if lost.finish_reason != "error")  # those go on elsewhere
-        if outputs.replies or updates is not outputs.updates or lost != outputs.lost or ward.index != outputs.engine:
-            outputs = replace(outputs, replies=(), updates=updates, lost=lost, engine=ward.index)
-        self._emit(outputs)
-
-    def _tell(
-        self,
-        *,
-        replies: Sequence[Reply] = (),
-        updates: Sequence[SequenceUpdate] = (),
-        failed: Sequence[Failed] = (),
-        lost: Sequence[Lost] = (),
-        ward: Ward | None = None,
-    ) -> None:
-        """Tell the client something of our own, and how the engine of a ward stands."""
-        ward = ward or self._wards[0]
-        outputs = StepOutputs(
-            engine=ward.index,
-            statistics=ward.statistics,
-            busy=bool(ward.entries),
-            replies=tuple(replies),
-            updates=updates,
-            failed=tuple(failed),
-            lost=tuple(lost),
-        )
-        self._emit(outputs)
+        self._client.pass_on(ward, outputs, self._dispatcher.take(ward, outputs.updates))
 
     # The lives of engines.
 
@@ -287,9 +258,7 @@ class Supervisor:
 
     def _open(self, ward: Ward, facts: EngineFacts) -> None:
         ward.state = State.READY
-        if not self._was_ready:
-            self._was_ready = True
-            self._emit(EngineReady(facts))
+        self._client.ready(facts)
         self._renewals.started(ward)
         unsent, ward.unsent = ward.unsent, []
         for asked in unsent:
@@ -314,7 +283,7 @@ class Supervisor:
         """An engine is no more: start another, and let its requests go on."""
         if ward.engine is not None:
             self._dead.append(ward.engine)
-        if self._closing or not self._was_ready:
+        if self._closing or not self._client.was_ready:
             ward.end(State.GONE)
             if not self._closing:
                 self._stop()
@@ -334,13 +303,13 @@ class Supervisor:
             wait = self._count_death(ward, dead, cause)
         self._forget(ward.index)
         asked = self._dispatcher.lose(ward, State.GONE if wait is None else State.WAITING, cause)
-        self._tell(ward=ward)
+        self._client.tell(ward=ward)
         for each in asked:
             each.answer(answer_of_the_dead(each.question, cause))
         if wait is not None:
             self._later(wait, lambda: self._restart(ward))
         self._dispatcher.place()
-        self._tell_waiting()
+        self._client.count_waiting(self._dispatcher.num_waiting)
         self._end_if_all_are_gone(EngineDeadError(f"the engine has died ({cause}) and is not started again"))
 
     def _count_death(self, ward: Ward, dead: EngineDead, cause: Cause) -> float | None:
@@ -370,10 +339,8 @@ class Supervisor:
             self._emit_last(EngineDead(error))
 
     def _emit_last(self, dead: EngineDead) -> None:
-        if not self._ended:
-            self._stop()
-            self._ended = True
-            self._emit(dead)
+        self._stop()
+        self._client.end(dead)
 
     # Time.
 
@@ -394,20 +361,8 @@ class Supervisor:
                     logger.error("engine %d counts as dead: %s", ward.index, words)
                 self._condemn(ward, cause)
         self._renewals.look()
-        self._tell_waiting()
+        self._client.count_waiting(self._dispatcher.num_waiting)
         self._later(LOOK_S, self._look)
-
-    def _tell_waiting(self) -> None:
-        """Have requests that no engine has counted where the first one is missing, until it is there."""
-        waiting = self._dispatcher.num_waiting
-        for ward in self._wards:
-            if ward.engine is not None and ward.state is not State.STARTING:
-                continue
-            scheduler = ward.statistics.scheduler
-            if scheduler.num_waiting != waiting:
-                ward.statistics = replace(ward.statistics, scheduler=replace(scheduler, num_waiting=waiting))
-                self._tell(ward=ward)
-            waiting = 0
 
     def _now(self) -> float:
         assert self._loop is not None

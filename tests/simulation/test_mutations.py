@@ -166,7 +166,7 @@ def an_event_of_a_dead_engine_that_is_heard(patch: Patch) -> None:
     def hear_all(supervisor: Supervisor) -> None:
         assert supervisor._mailbox is not None
         for ward, _, event in supervisor._mailbox.take_all():
-            if not supervisor._ended:
+            if not supervisor._client.ended:
                 supervisor._take(ward, event)
 
     patch.setattr(Supervisor, "_take_all", hear_all)
