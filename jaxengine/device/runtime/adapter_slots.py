@@ -45,7 +45,7 @@ class AdapterSlots:
 
     def allocate(self) -> None:
         """Empty slots. The first time this compiles what makes zeros."""
-        self.arrays = list(self._space.zeroed_adapters()) if self._space.graph.adapters else []
+        self.arrays = list(self._space.empty_state.adapter_slots()) if self._space.graph.adapters else []
 
     def load(self, path: str) -> str:
         """As `Runner.load_adapter`."""

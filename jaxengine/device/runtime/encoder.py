@@ -31,7 +31,7 @@ class EmbeddingPool:
 
     def allocate(self) -> None:
         """An empty one. The first time this compiles what makes zeros."""
-        self.array = None if self._space.embeddings is None else self._space.zeroed_embeddings()
+        self.array = None if self._space.embeddings is None else self._space.empty_state.embedding_pool()
 
     def free(self) -> None:
         """Give the device's memory back."""

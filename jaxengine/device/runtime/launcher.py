@@ -223,6 +223,6 @@ def allocate_state(space: ProgramSpace, link: Callable[[bytes], None] | None = N
     the programs call, as `ProgramCache.link`.
     """
     if link is not None:
-        for lowered in space.lowered_state:
+        for lowered in space.empty_state.lowered:
             link(lowered.as_text().encode())
-    return jax.block_until_ready(space.zeroed_state())
+    return jax.block_until_ready(space.empty_state.cache_and_slots())

@@ -73,7 +73,7 @@ class StateSnapshots:
 
     def allocate(self) -> None:
         """Take the memory for them. The first time that this is called for a space it compiles."""
-        self.arrays = self._space.zeroed_snapshots() if self._space.num_snapshots else {}
+        self.arrays = self._space.empty_state.all_snapshots() if self._space.num_snapshots else {}
 
     def restore(self, what: Sequence[SlotSnapshot], cache: Cache, call: Callable[..., Any]) -> Cache:
         """The cache with snapshots in slots."""

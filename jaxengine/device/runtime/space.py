@@ -22,12 +22,12 @@ from jaxengine.device.runtime import state_structs
 from jaxengine.device.runtime.cache_layout import CacheLayout
 from jaxengine.device.runtime.compiler_options import chip_of, compiler_options
 from jaxengine.device.runtime.draft_space import DRAFT_PREFIX, DraftSpace
+from jaxengine.device.runtime.empty_state import EmptyState
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.media_space import MediaSpace
-from jaxengine.device.runtime.mesh_caches import joined, joined_states
+from jaxengine.device.runtime.mesh_caches import joined
 from jaxengine.device.runtime.program_kinds import CALLING, HEAVY, ProgramKind
 from jaxengine.device.runtime.sampling_shapes import SamplingShapes
-from jaxengine.device.runtime.state_structs import lowered_zeros, zeroed
 from jaxengine.device.sampling import Slots, slots_spec
 from pallas_kernels.native import calling
 from xla_cache import Program
@@ -284,38 +284,17 @@ class ProgramSpace:
         )
 
     @cached_property
-    def lowered_state(self) -> tuple[jax.stages.Lowered, ...]:
-        """What makes the empty cache of each mesh, that of the last one with empty slots."""
-        *caches, last = (view.cache_struct for view in self.views)
-        return tuple(lowered_zeros(like, self.native) for like in (*caches, (last, self.slots)))
-
-    @cached_property
-    def zeroed_state(self) -> Callable[[], tuple[Cache, Slots]]:
-        """The program that makes an empty cache and empty slots; it is compiled when this is first looked at."""
-        options = dict(compiler_options(self.platform))
-        *caches, last = (lowered.compile(options) for lowered in self.lowered_state)
-
-        def make() -> tuple[Cache, Slots]:
-            cache, slots = last()
-            return joined([*(of_mesh() for of_mesh in caches), cache]), slots
-
-        return make
-
-    @cached_property
-    def zeroed_snapshots(self) -> Callable[[], dict[str, jax.Array]]:
-        """The same for snapshots."""
-        makes = [zeroed(view.snapshots) for view in self.views]
-        return lambda: joined_states([make() for make in makes])
-
-    @cached_property
-    def zeroed_adapters(self) -> Callable[[], tuple[jax.Array, ...]]:
-        """The same for slots of adapters."""
-        return zeroed(tuple(self.graph.adapters.values()))
-
-    @cached_property
-    def zeroed_embeddings(self) -> Callable[[], jax.Array]:
-        """The same for the pool of embeddings."""
-        return zeroed(self.embeddings)
+    def empty_state(self) -> EmptyState:
+        """What makes the arrays of all state."""
+        return EmptyState(
+            caches=[view.cache_struct for view in self.views],
+            slots=self.slots,
+            snapshots=[view.snapshots for view in self.views],
+            adapters=tuple(self.graph.adapters.values()),
+            embeddings=self.embeddings,
+            native=self.native,
+            compiler_options=compiler_options(self.platform),
+        )
 
     def layouts(self, bucket: Bucket) -> tuple[StepLayout, ...]:
         """Those that there are programs for: without adapters first, the narrowest first."""

@@ -1,8 +1,8 @@
-"""The arrays in which an engine keeps state on its devices: their shapes, types and places, and what makes zeros of them."""
+"""The arrays in which an engine keeps state on its devices: their shapes, types and places."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,8 +10,7 @@ import jax
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.runtime.cache_layout import CacheLayout, StateLayout
 from jaxengine.device.runtime.media_space import MediaSpace
-from pallas_kernels import kv_page_shape, kv_storage_dtype, latent_page_shape, zeros
-from pallas_kernels.native import calling
+from pallas_kernels import kv_page_shape, kv_storage_dtype, latent_page_shape
 
 
 def pages(
@@ -75,22 +74,3 @@ def crossed(media: MediaSpace, *, platform: str, layout: Layout) -> jax.ShapeDty
     )
     sharding = layout.kv_sharding(latent=False)
     return jax.ShapeDtypeStruct((shape.num_layers * media.num_pages, *page), dtype, sharding=sharding)
-
-
-def zeroed(like: Any) -> Callable[[], Any]:
-    """What makes zeros of the shapes, types and places of a tree of arrays or structs."""
-    return lowered_zeros(like).compile()
-
-
-def lowered_zeros(like: Any, native: str | None = None) -> jax.stages.Lowered:
-    """The same before it is compiled; it may call the libraries of `native` (`pallas_kernels.native`), on a CPU."""
-    places = jax.tree.map(lambda leaf: leaf.sharding, like)
-    structs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
-    platform = None if native is None else "cpu"
-
-    def make() -> Any:
-        with calling(native):
-            return jax.tree.map(lambda leaf: zeros(leaf.shape, leaf.dtype, platform=platform), structs)
-
-    lowered: jax.stages.Lowered = jax.jit(make, out_shardings=places).lower()
-    return lowered

@@ -13,13 +13,13 @@ from buckets import Bucket
 from jaxengine.contract.draft_costs import DraftCosts
 from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.runtime.drafting import draft_name, place_name
+from jaxengine.device.runtime.empty_state import zeroed
 from jaxengine.device.runtime.forward import Call
 from jaxengine.device.runtime.forward_programs import Kept
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.launcher import Launcher
 from jaxengine.device.runtime.program_times import ProgramTimes
 from jaxengine.device.runtime.slot_state import sink_writes
-from jaxengine.device.runtime.state_structs import zeroed
 from jaxengine.device.sampling import Variant
 
 
