@@ -15,6 +15,7 @@
     attention.h     attention over pages; `write_kv.h` what new tokens write there
     packed.h        products with matrices that were packed as they were loaded; `lane_tile.h` has their tiles
     row_attention.h attention within rows, of the same tiles
+    softmax.h       what both make of scores
     norms.h         norms of rows: by the root mean square, and the layer norm
     rotate.h        heads turned by the angles of their positions
     threshold.h     from which value on a row weighs enough

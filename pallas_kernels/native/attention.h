@@ -7,11 +7,10 @@
 
 #pragma once
 
-#include <math.h>
-
 #include <vector>
 
 #include "product.h"
+#include "softmax.h"
 
 namespace native {
 
@@ -19,9 +18,6 @@ constexpr int64_t POSITIONS = 64;     // of a block
 constexpr int64_t TILE_QUERIES = 48;  // of a tile, about
 constexpr int64_t BLOCK_BYTES = 256 << 10;  // of keys and values of a block and a task, at most: this block's and the next one's
                                              // stay in the second cache
-constexpr float UNSEEN = -1e30f;      // finite: the largest of no scores stays a number
-constexpr int64_t WORTH_WAKING = 1 << 18;  // products of a query's and a key's number, for which other threads are asked
-constexpr float LOG2_E = 1.44269504f;
 
 // Rows as the op's contract has them. q [places, heads, head_size] of the type of the pages; pages [pages, page_tokens,
 // 2 * kv_heads, head_size] of bfloat16 or float32; table [rows, table_pages]; offsets [rows + 1]; starts [rows]; sinks and slopes
@@ -53,31 +49,6 @@ struct Tile {
         lowest(a.window == 0 ? 0 : larger(0, a.starts[row] + first - a.window + 1)), end(a.last(row, first + count - 1) + 1) {}
 };
 
-// 2^x elementwise to about a unit in the last place, 0 below the smallest normal number; x is at most 0, or not a number.
-INLINE Vector power_of_two(Vector x) {
-  const float shift = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to an integer
-  const Vector low = Vector{} - 126.0f;
-  const Integers there = x >= low;
-  const Vector clamped = x < low ? low : x;  // what is no number passes
-  const Vector moved = clamped + shift, whole = moved - shift, rest = clamped - whole;
-  Vector p = rest * 1.5403530e-4f + 1.33335581e-3f;  // Taylor's: (ln 2)^n / n!
-  p = p * rest + 9.61812911e-3f;
-  p = p * rest + 5.55041087e-2f;
-  p = p * rest + 2.40226507e-1f;
-  p = p * rest + 6.93147181e-1f;
-  p = p * rest + 1.0f;
-  const Integers exponent = (((Integers)moved - 0x4b400000) + 127) << 23;
-  const Vector found = p * (Vector)exponent;
-  return there | (x != x) ? found : Vector{};
-}
-
-INLINE Vector hyperbolic_tangent(Vector x) {
-  const Vector magnitude = x < 0 ? -x : x;
-  const Vector power = power_of_two(magnitude * (-2 * LOG2_E));
-  const Vector found = (1.0f - power) / (1.0f + power);
-  return x < 0 ? -found : found;
-}
-
 // A tile's work with KV heads [first, end).
 struct Task {
   const Tile* tile;
@@ -93,21 +64,6 @@ INLINE void copy(const Value* from, Value* to, int64_t size) {
   memset(to + done, 0, CHUNK * sizeof(Value));
   memcpy(to + done, from + done, (size - done) * sizeof(Value));
 }
-
-// Numbers that begin a line of the caches.
-template <typename Value>
-class InLines {
- public:
-  explicit InLines(int64_t count) : lines_(new Line[(count * sizeof(Value) + LINE - 1) / LINE]) {}
-  Value* get() const { return reinterpret_cast<Value*>(lines_.get()); }
-  Value& operator[](int64_t at) const { return get()[at]; }
-
- private:
-  struct alignas(LINE) Line {
-    char bytes[LINE];
-  };
-  std::unique_ptr<Line[]> lines_;
-};
 
 template <typename Value>
 class Attending {
@@ -283,7 +239,7 @@ class Attending {
       Vector& decay = *reinterpret_cast<Vector*>(decays + r);
       decay = power_of_two(decay);
     }
-    for (int r = 0; r < R; ++r) total_[begin + r] = total_[begin + r] * decays[r] + sum_of(scores[r]);
+    for (int r = 0; r < R; ++r) total_[begin + r] = total_[begin + r] * decays[r] + total_of(scores[r]);
     for (int64_t channel = 0; channel < size_; channel += CHUNK) mix<R>(head, begin, channel, low, high, scores, decays);
   }
 
@@ -309,8 +265,7 @@ class Attending {
       *reinterpret_cast<Vector*>(scores + at) = score;
       most = score > most ? score : most;
     }
-    float largest = most[0];
-    for (int i = 1; i < WIDTH; ++i) largest = most[i] > largest ? most[i] : largest;
+    const float largest = largest_of(most);
     for (int64_t at = 0; at < POSITIONS; at += WIDTH) {
       Vector& score = *reinterpret_cast<Vector*>(scores + at);
       score = power_of_two(score - largest);
@@ -320,12 +275,10 @@ class Attending {
     return decay;
   }
 
-  static float sum_of(const float* weights) {
+  static float total_of(const float* weights) {
     Vector sum = {};
     for (int64_t at = 0; at < POSITIONS; at += WIDTH) sum += *reinterpret_cast<const Vector*>(weights + at);
-    float total = sum[0];
-    for (int i = 1; i < WIDTH; ++i) total += sum[i];
-    return total;
+    return sum_of(sum);
   }
 
   // Values of `CHUNK` channels, by their weights, onto what was mixed before; they lie as `widened` takes them apart.

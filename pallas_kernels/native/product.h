@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <functional>
+#include <memory>
 #include <type_traits>
 
 #if defined(__x86_64__)
@@ -98,6 +99,21 @@ constexpr int64_t LINE = 64;  // bytes of a line of the caches: a vector that li
 inline void* at_line(void* scratch) {
   return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch) + LINE - 1) / LINE * LINE);
 }
+
+// Numbers that begin a line of the caches.
+template <typename Value>
+class InLines {
+ public:
+  explicit InLines(int64_t count) : lines_(new Line[(count * sizeof(Value) + LINE - 1) / LINE]) {}
+  Value* get() const { return reinterpret_cast<Value*>(lines_.get()); }
+  Value& operator[](int64_t at) const { return get()[at]; }
+
+ private:
+  struct alignas(LINE) Line {
+    char bytes[LINE];
+  };
+  std::unique_ptr<Line[]> lines_;
+};
 
 }  // namespace native
 

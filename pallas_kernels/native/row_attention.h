@@ -6,12 +6,11 @@
 
 #pragma once
 
-#include <math.h>
-
 #include <vector>
 
-#include "attention.h"
 #include "lane_tile.h"
+#include "product.h"
+#include "softmax.h"
 
 namespace native {
 
@@ -132,17 +131,14 @@ class RowAttending {
       score = (number >= first) & (number < last) ? score : Vector{} - INFINITY;
       most = score > most ? score : most;
     }
-    float largest = most[0];
-    for (int i = 1; i < WIDTH; ++i) largest = most[i] > largest ? most[i] : largest;
+    const float largest = largest_of(most);
     Vector sum = {};
     for (int64_t at = 0; at < seen_; at += WIDTH) {
       Vector& score = *weights(r, at);
       score = power_of_two(score - largest);
       sum += score;
     }
-    float total = sum[0];
-    for (int i = 1; i < WIDTH; ++i) total += sum[i];
-    return 1 / total;
+    return 1 / sum_of(sum);
   }
 
   template <int R, int V>
