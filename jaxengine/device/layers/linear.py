@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,13 +13,13 @@ from jax.typing import DTypeLike
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.adapters import AdapterSlots, AdapterSpec
-from jaxengine.device.layers.collective_matmul import in_order, multiply_gathered, multiply_scattered
+from jaxengine.device.layers.collective_projections import project_gathered
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.schemes import WEIGHT, KeptMatrix, Scheme
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.packed import PACKED, is_packed
 from jaxengine.device.layers.step import Step
-from pallas_kernels import AdaptedMatrix, adapted_gate, matmul, packed_matmul
+from pallas_kernels import matmul, packed_matmul
 from pallas_kernels.packed_matmul import ACTIVATIONS as PACKED_ACTIVATIONS
 
 
@@ -77,12 +77,12 @@ class Linear(Matrix):
 
         `gathered`: devices that split tokens have all of `x` each (`Layout.gather_stream`).
         """
-        if self.packed:
-            return _packed_products(x, step, [self])[0]
+        if (found := _of_panels(x, step, [self])) is not None:
+            return found[0]
         context, layout = self.context, self.context.layout
         out_axis, in_axis = self.axes
-        if self.scheme is DENSE and layout.mesh is None and _through(self, step) is not None:
-            return project(x, step, self)[0]  # with its adapters
+        if self.scheme is DENSE and self.adapts(step) and (found := _together(x, step, [self])) is not None:
+            return found[0]
         takes = gives = "tokens"
         if x.ndim == 2 and layout.splits_stream(x.shape[0], platform=context.platform):
             takes, gives = layout.rows_of_product(x.shape[0], self.axes, platform=context.platform)
@@ -106,7 +106,7 @@ class Linear(Matrix):
         """
         context, layout, (out_axis, in_axis) = self.context, self.context.layout, self.axes
         added = out_axis == "embed" and layout.shards(in_axis) > 1 and not layout.own_tokens and x.ndim == 2
-        if not added or self.bias is not None or _through(self, step) is not None:
+        if not added or self.bias is not None or self.adapts(step):
             return None
         split = layout.splits_stream(len(x), platform=context.platform)
         dtype = context.activation_dtype if split else jnp.float32
@@ -114,21 +114,28 @@ class Linear(Matrix):
 
     def adapted(self, y: jax.Array, x: jax.Array, step: Step | None, *, low: jax.Array | None = None) -> jax.Array:
         """The products `y` of its matrix and `x`, and in a step with adapters those of each token's (`AdapterSlots.add`)."""
-        adapters = _through(self, step)
+        adapters = self.through(step)
         if adapters is None or step is None or step.adapters is None:
             return y
         return adapters.add(y, x, step.adapters, low=low)
 
     def activated(self, x: jax.Array, step: Step | None, activation: str) -> jax.Array:
         """An activation of what it gives, which a backend may make with the product."""
-        if self.packed and activation in PACKED_ACTIVATIONS:
-            return _packed_products(x, step, [self], activation)[0]
-        return ACTIVATIONS[activation](self(x, step))
+        found = _of_panels(x, step, [self], activation=activation) if activation in PACKED_ACTIVATIONS else None
+        return ACTIVATIONS[activation](self(x, step)) if found is None else found[0]
 
     @property
-    def packed(self) -> bool:
+    def in_panels(self) -> bool:
         """Whether its matrix lies in panels."""
         return self.scheme is PACKED and is_packed(self.arrays()[WEIGHT])
+
+    def through(self, step: Step | None) -> AdapterSlots | None:
+        """The adapters that a step goes through here."""
+        return None if step is None or step.adapters is None else self.adapters
+
+    def adapts(self, step: Step | None) -> bool:
+        """Whether there are any."""
+        return self.through(step) is not None
 
     def finished(self, y: jax.Array) -> jax.Array:
         """What it gives, from the products of its matrix in float32, or without a bias in any type that becomes its own."""
@@ -136,151 +143,38 @@ class Linear(Matrix):
             y = y + self.bias[...].astype(y.dtype)
         return y.astype(self.context.activation_dtype)
 
-    def _sum_by_token(self, x: jax.Array, step: Step | None) -> jax.Array:
-        """The products, of each token on the device that has its part of the residual stream."""
-        context, weight = self.context, getattr(self, WEIGHT)[...]
-        y = context.layout.sum_by_token(self._own_product, x, weight, self.axes[1], platform=context.platform)
-        return self.finished(self.adapted(y, x, step))
-
-    def _own_product(self, x: jax.Array, weight: jax.Array, *, dtype: DTypeLike | None = None) -> jax.Array:
+    def own_product(self, x: jax.Array, weight: jax.Array, *, dtype: DTypeLike | None = None) -> jax.Array:
         """A device's own, inside of `Layout.per_device`; of the activations' type if none is named."""
         y = matmul(x, weight, precision=self.context.precision, platform=self.context.platform)
         return y.astype(self.context.activation_dtype if dtype is None else dtype)
+
+    def _sum_by_token(self, x: jax.Array, step: Step | None) -> jax.Array:
+        """The products, of each token on the device that has its part of the residual stream."""
+        context, weight = self.context, getattr(self, WEIGHT)[...]
+        y = context.layout.sum_by_token(self.own_product, x, weight, self.axes[1], platform=context.platform)
+        return self.finished(self.adapted(y, x, step))
 
 
 def project(x: jax.Array, step: Step | None, *linears: Linear, sole: bool = False) -> tuple[jax.Array, ...]:
     """`linear(x, step)` of each, to the last bit: matrices of one input, which a backend may multiply together.
 
-    With them go the first matrices of their adapters. `sole`: nothing else reads `x`, so that devices which split it need not
-    gather it but for these, while they multiply.
+    `sole`: nothing else reads `x`, so that devices which split it need not gather it but for these, while they multiply.
     """
+    found = _of_panels(x, step, linears)
+    if found is None:
+        found = _together(x, step, linears)
+    if found is None and sole:
+        found = project_gathered(x, step, linears)
+    return tuple(linear(x, step) for linear in linears) if found is None else found
+
+
+def _of_panels(
+    x: jax.Array, step: Step | None, linears: Sequence[Linear], *, activation: str | None = None
+) -> tuple[jax.Array, ...] | None:
+    """What each gives, through an activation, if all matrices lie in panels."""
     context = linears[0].context
-    if all(linear.packed for linear in linears):
-        return _packed_products(x, step, linears)
-    scheme, matrices = linears[0].scheme, [linear.kept() for linear in linears]
-    slots = [_through(linear, step) for linear in linears]
-    beside = [None if own is None else own.beside for own in slots]
-    dtype = matrices[0].arrays[WEIGHT].dtype
-    taken = [matrix for matrix in beside if matrix is not None and matrix.dtype == dtype]
-    taken = taken if len(taken) == len(linears) else []
-    products = None
-    if context.layout.mesh is None and all(linear.scheme == scheme for linear in linears):
-        products = scheme.multiply_each(
-            x,
-            [*matrices, *(replace(matrices[0], arrays={WEIGHT: matrix}) for matrix in taken)],
-            dtype=context.activation_dtype if all(linear.bias is None for linear in linears) else jnp.float32,
-            used=_used(x, step),
-        )
-    if sole and (square := _square(x, step, linears)) is not None:
-        return _project_gathered(x, linears, square)
-    if products is None:
-        return tuple(linear(x, step) for linear in linears)
-    lows = products[len(linears) :] or (None,) * len(linears)
-    return tuple(
-        linear.finished(linear.adapted(product, x, step, low=low))
-        for linear, product, low in zip(linears, products[: len(linears)], lows, strict=True)
-    )
-
-
-def project_gated(
-    x: jax.Array, step: Step, gate: Linear, up: Linear, gated: Callable[[jax.Array, jax.Array], jax.Array]
-) -> jax.Array:
-    """`gated(gate(x, step), up(x, step))`, which a TPU may make with the products of both and of their adapters."""
-    context, found = gate.context, [_through(linear, step) for linear in (gate, up)]
-    slots = [own for own in found if own is not None and own.by_rank]
-    plain = all(linear.scheme is DENSE and linear.bias is None for linear in (gate, up)) and x.ndim == 2
-    if context.platform != "tpu" or context.layout.parallel or not plain or len(slots) < 2:
-        return gated(*project(x, step, gate, up))
-    assert step.adapters is not None  # what a step through adapters has
-    of_gate, of_up = (
-        AdaptedMatrix(getattr(linear, WEIGHT)[...], own.inward[...], own.outward[...])
-        for linear, own in zip((gate, up), slots, strict=True)
-    )
-    return adapted_gate(
-        x,
-        of_gate,
-        of_up,
-        step.adapters,
-        gated=gated,
-        dtype=context.activation_dtype,
-        precision=context.precision,
-        platform=context.platform,
-    )
-
-
-def project_and_back(
-    x: jax.Array,
-    step: Step | None,
-    outward: Sequence[Linear],
-    activated: Callable[..., jax.Array],
-    inward: Linear,
-) -> jax.Array | None:
-    """`inward(activated(*project(x, step, *outward)), step)` where products hide what devices send, else None."""
-    layout, square = inward.context.layout, _square(x, step, outward)
-    plain = all(linear.bias is None for linear in outward) and inward.scheme is DENSE and _through(inward, step) is None
-    if square is None or not plain or inward.axes != ("embed", outward[0].axes[0]):
+    if not all(linear.in_panels for linear in linears):
         return None
-
-    def of_device(x: jax.Array, outward_weights: tuple[jax.Array, ...], weight: jax.Array) -> jax.Array:
-        def inner(part: jax.Array) -> jax.Array:
-            return activated(
-                *(linear._own_product(part, one) for linear, one in zip(outward, outward_weights, strict=True))
-            )
-
-        return multiply_scattered(
-            multiply_gathered(x, inner, square), lambda part: inward._own_product(part, weight), square
-        )
-
-    sums: jax.Array = layout.per_device(
-        of_device, inputs=(("split_tokens", "embed"), outward[0].axes, inward.axes), outputs=("split_tokens", "embed")
-    )(x, tuple(linear.arrays()[WEIGHT] for linear in outward), inward.arrays()[WEIGHT])
-    return inward.finished(sums)
-
-
-def _project_gathered(x: jax.Array, linears: Sequence[Linear], square: str) -> tuple[jax.Array, ...]:
-    """What each gives, of tokens that devices gather while they multiply."""
-    layout = linears[0].context.layout
-
-    def of_device(x: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
-        def products(part: jax.Array) -> tuple[jax.Array, ...]:
-            return tuple(
-                linear._own_product(part, weight, dtype=None if linear.bias is None else jnp.float32)
-                for linear, weight in zip(linears, weights, strict=True)
-            )
-
-        parts = multiply_gathered(x, products, square)
-        return tuple(in_order(of_one, square) for of_one in zip(*parts, strict=True))
-
-    found: tuple[jax.Array, ...] = layout.per_device(
-        of_device,
-        inputs=(("split_tokens", "embed"), *(linear.axes for linear in linears)),
-        outputs=[("tokens", linear.axes[0]) for linear in linears],
-    )(x, *(linear.arrays()[WEIGHT] for linear in linears))
-    return tuple(linear.finished(product) for linear, product in zip(linears, found, strict=True))
-
-
-def _square(x: jax.Array, step: Step | None, linears: Sequence[Linear]) -> str | None:
-    """The mesh axis of devices that have a part of each matrix's outputs, and whose products hide what they send, or None."""
-    context = linears[0].context
-    layout = context.layout
-    if x.ndim != 2 or any(linear.scheme is not DENSE or _through(linear, step) is not None for linear in linears):
-        return None
-    split = layout.across("split_tokens")
-    if any(linear.axes[1] != "embed" or layout.across(linear.axes[0]) != split for linear in linears):
-        return None
-    return layout.square(len(x), platform=context.platform)
-
-
-def _through(linear: Linear, step: Step | None) -> AdapterSlots | None:
-    """The adapters that a step goes through there."""
-    return None if step is None or step.adapters is None else linear.adapters
-
-
-def _packed_products(
-    x: jax.Array, step: Step | None, linears: Sequence[Linear], activation: str | None = None
-) -> tuple[jax.Array, ...]:
-    """What each gives, through an activation, of matrices in panels."""
-    context = linears[0].context
     products = packed_matmul(
         x.reshape(-1, x.shape[-1]).astype(jnp.float32),
         [linear.arrays()[WEIGHT] for linear in linears],
@@ -290,6 +184,32 @@ def _packed_products(
         platform=context.platform,
     )
     return tuple(product.reshape(*x.shape[:-1], -1).astype(context.activation_dtype) for product in products)
+
+
+def _together(x: jax.Array, step: Step | None, linears: Sequence[Linear]) -> tuple[jax.Array, ...] | None:
+    """What each gives, if their scheme multiplies several matrices at once; with them go the first ones of their adapters."""
+    context, scheme = linears[0].context, linears[0].scheme
+    if context.layout.mesh is not None or any(linear.scheme != scheme for linear in linears):
+        return None
+    matrices = [linear.kept() for linear in linears]
+    dtype = matrices[0].arrays[WEIGHT].dtype
+    slots = [linear.through(step) for linear in linears]
+    beside = [own.beside for own in slots if own is not None]
+    low_rank = [matrix for matrix in beside if matrix is not None and matrix.dtype == dtype]
+    low_rank = low_rank if len(low_rank) == len(linears) else []
+    products = scheme.multiply_each(
+        x,
+        [*matrices, *(replace(matrices[0], arrays={WEIGHT: matrix}) for matrix in low_rank)],
+        dtype=context.activation_dtype if all(linear.bias is None for linear in linears) else jnp.float32,
+        used=_used(x, step),
+    )
+    if products is None:
+        return None
+    lows = products[len(linears) :] or (None,) * len(linears)
+    return tuple(
+        linear.finished(linear.adapted(product, x, step, low=low))
+        for linear, product, low in zip(linears, products[: len(linears)], lows, strict=True)
+    )
 
 
 def _used(x: jax.Array, step: Step | None) -> jax.Array | None:
