@@ -23,6 +23,7 @@ from pallas_kernels.adapted_gate import AdaptedMatrix
 from pallas_kernels.adapter_product import AdapterRows
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu.chip import MIB, SIMULATED, Chip, target_chip
+from pallas_kernels.tpu.gates import gate_problem
 
 CHIPS = ("v6e", SIMULATED)
 """Whose schedules were read."""
@@ -52,9 +53,8 @@ def supports(
         return f"all must be of bfloat16, got {', '.join(sorted(map(str, types)))}"
     if x.shape[0] < MANY_ROWS and chip.name != SIMULATED:
         return f"fewer rows than {MANY_ROWS}, got {x.shape[0]}: reading the matrices is what takes time"
-    number = jax.ShapeDtypeStruct((), jnp.float32)
-    if "erfc" in str(jax.make_jaxpr(gated)(number, number)):
-        return "Pallas has no erfc, of which an exact GELU is made"
+    if (problem := gate_problem(gated)) is not None:
+        return problem
     if x.shape[1] % LANES or _outputs(chip, gate, len(x)) is None:
         return f"inputs and outputs must be blocks of {LANES} that fit VMEM, got {list(gate.weight.shape)}"
     return None

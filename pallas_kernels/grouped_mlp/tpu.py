@@ -19,6 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu.channels import SOME_PLACES, channels_of, put_channel, put_channels
 from pallas_kernels.tpu.chip import MIB, NO_TPU, SIMULATED, Chip, target_chip
+from pallas_kernels.tpu.gates import gate_problem
 from pallas_kernels.tpu.row_blocks import column, some
 
 LEAST_PLACES = 512
@@ -59,9 +60,8 @@ def supports(
     (count, columns), inner = x.shape, matrices[0].shape[2]
     if columns % (CHANNELS * LANES) or inner % LANES:
         return f"{columns} columns and {inner} in between do not fill registers of {CHANNELS} x {LANES}"
-    number = jax.ShapeDtypeStruct((), jnp.float32)
-    if "erfc" in str(jax.make_jaxpr(activated)(number, number)):
-        return "activated has the error function, which the TPU's Pallas has not"
+    if (problem := gate_problem(activated)) is not None:
+        return problem
     if _vmem_bytes(count, columns, inner, block_rows(usual)) > chip.vmem_bytes * 7 // 8:
         return f"{count} rows of {columns} columns and matrices do not fit {chip.vmem_bytes} bytes of VMEM"
     if 8 * len(rows) > chip.smem_bytes // 2:
