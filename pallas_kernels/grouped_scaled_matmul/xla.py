@@ -5,10 +5,8 @@ What is kept of experts that no row goes to is not read. A block is as long as a
 
 from __future__ import annotations
 
+import functools
 from typing import Any
-
-import jax
-from jax.typing import DTypeLike
 
 from pallas_kernels.grouped_scaled_matmul.blocks import multiply_scaled_blocks
 
@@ -20,32 +18,5 @@ def supports(*args: Any, **options: Any) -> str | None:
     return None
 
 
-def grouped_scaled_matmul(
-    x: jax.Array,
-    weights: jax.Array,
-    sizes: jax.Array,
-    scales: jax.Array,
-    zeros: jax.Array | None,
-    *,
-    group: int,
-    compute: DTypeLike,
-    pairs: str,
-    rows: jax.Array | None,
-    precision: jax.lax.Precision,
-    dtype: DTypeLike,
-) -> jax.Array:
-    """See the op's contract."""
-    return multiply_scaled_blocks(
-        x,
-        weights,
-        sizes,
-        scales,
-        zeros,
-        group=group,
-        compute=compute,
-        pairs=pairs,
-        rows=rows,
-        precision=precision,
-        dtype=dtype,
-        block_rows=BLOCK_ROWS,
-    )
+grouped_scaled_matmul = functools.partial(multiply_scaled_blocks, block_rows=BLOCK_ROWS)
+"""See the op's contract."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from buckets import Bucket
 from jaxengine.contract.arrays import Int32s, Masks
@@ -20,15 +22,26 @@ from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.runtime.adapter_slots import ReadAdapter
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.held_weights import HeldWeights
-from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
+from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 from jaxengine.device.runtime.launcher import Launcher
 from jaxengine.device.runtime.pending import Aligned, PendingElsewhere, PendingPooling, PendingStep
 from jaxengine.device.runtime.slot_media import SlotsMedia
 from jaxengine.device.runtime.slot_state import SlotTable, begin_writes, mask_writes
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.warm_up import existing_buckets, time_steps, warm_up
-from jaxengine.device.sampling import Slots
+from jaxengine.device.sampling import SampleInputs, Slots, Variant
 from jaxengine.device.tiers.outer_stores import OuterStores
+
+
+class _Planned(NamedTuple):
+    """A step as the device is told of it, in a buffer for each mesh: `num_sampled` of its kept places are sampled, in `order`."""
+
+    kept: KeptPlaces
+    order: NDArray[np.intp]
+    num_sampled: int
+    variant: Variant
+    layout: StepLayout
+    buffers: tuple[jax.Array, ...]
 
 
 class ModelRunner:
@@ -98,17 +111,34 @@ class ModelRunner:
         self._check_memory("before the next step")
         if self._unmasked is not None:
             raise RuntimeError(f"step {batch.number} was launched before step {self._unmasked[0]} was given its masks")
-        space, launcher = self.space, self.launcher
-        num_device_drafts = 0 if space.draft is None else space.num_drafts
-        rows = FlatRows.of(batch.rows, num_slots=space.max_num_seqs + 1, num_drafts=num_device_drafts)
-        kept = KeptPlaces.of(rows)
+        launcher = self.launcher
+        num_device_drafts = 0 if self.space.draft is None else self.space.num_drafts
+        rows = FlatRows.of(batch.rows, num_slots=self.space.max_num_seqs + 1, num_drafts=num_device_drafts)
         launcher.move(batch.moves)
         launcher.restore_states(batch.restored)
         self._begin(batch.begin)
         self._page_tables.write(batch.tables)
+        step = self._planned(batch, rows)
+        ended = launcher.forward(step.layout, step.buffers, rows)
+        launcher.keep_states(batch.kept)
+        if not launcher.samples:
+            if step.num_sampled:
+                launcher.hand_over(batch.number, step.kept.writes)
+            if batch.masked:
+                self._unmasked = batch.number, lambda: None
+            return PendingElsewhere(ended)
+        if isinstance(ended, Pooled):
+            pooling = PendingPooling(rows, ended)
+            pooling.start_copies()
+            return pooling
+        return self._sampled(batch, step, *ended)
+
+    def _planned(self, batch: Batch, rows: FlatRows) -> _Planned:
+        """What the device is told of a step, as its slots and their pages are now."""
+        kept = KeptPlaces.of(rows)
         order, num_sampled, variant = self._table.order(kept)
         adapters = self._table.adapters(rows)
-        layout = space.layout(batch.bucket, self._page_tables.longest(rows), adapters=adapters is not None)
+        layout = self.space.layout(batch.bucket, self._page_tables.longest(rows), adapters=adapters is not None)
         planned = pad(
             layout,
             rows,
@@ -119,33 +149,32 @@ class ModelRunner:
             adapters=adapters,
             media=self._media,
         )
-        *before, buffer = launcher.put_everywhere(planned)
+        *before, buffer = self.launcher.put_everywhere(planned)
         if not batch.lengths_known:
-            buffer = launcher.place_drafts(layout, rows, buffer)
-        ended = launcher.forward(layout, (*before, buffer), rows)
-        launcher.keep_states(batch.kept)
-        if not launcher.samples:
-            if num_sampled:
-                launcher.hand_over(batch.number, kept.writes)
-            if batch.masked:
-                self._unmasked = batch.number, lambda: None
-            return PendingElsewhere(ended)
-        if isinstance(ended, Pooled):
-            pooling = PendingPooling(rows, ended)
-            pooling.start_copies()
-            return pooling
-        hidden, fields, states = ended
+            buffer = self.launcher.place_drafts(layout, rows, buffer)
+        return _Planned(kept, order, num_sampled, variant, layout, (*before, buffer))
+
+    def _sampled(
+        self, batch: Batch, step: _Planned, hidden: jax.Array, fields: SampleInputs, states: tuple[jax.Array, ...]
+    ) -> PendingStep:
+        """Launch the sampling of a step, and what drafts behind it, or let `masks` do so."""
+        launcher, kept = self.launcher, step.kept
         pending = PendingStep(
-            kept, order, num_sampled, self._table.logprobs(kept), hidden, aligned=self._aligned(batch.rows, kept)
+            kept,
+            step.order,
+            step.num_sampled,
+            self._table.logprobs(kept),
+            hidden,
+            aligned=self._aligned(batch.rows, kept),
         )
 
         def sample() -> None:
-            if num_sampled:
-                shape = launcher.sampler.shape(num_sampled, variant, adapters=fields.adapters is not None)
+            if step.num_sampled:
+                shape = launcher.sampler.shape(step.num_sampled, step.variant, adapters=fields.adapters is not None)
                 pending.outputs = launcher.sample(shape, hidden, fields)
                 launcher.hand_over(batch.number, kept.writes)
             if batch.drafting:
-                drafts = launcher.draft(layout, buffer, states)
+                drafts = launcher.draft(step.layout, step.buffers[-1], states)
                 pending.drafts = drafts if batch.masked else None
             pending.start_copies()
 

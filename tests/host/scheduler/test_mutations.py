@@ -138,7 +138,7 @@ def test_groups_that_find_each_other_s_pages(monkeypatch: pytest.MonkeyPatch) ->
 def test_pools_that_find_each_other_s_pages() -> None:
     """An id that one pool gave is another page in the other."""
     ledger = made(keeps=POOLS)
-    full, windowed = ledger._pools
+    full, windowed = ledger.pools
     windowed.index.find = lambda entry, group: full.index.find(entry, 0)
     assert is_noticed(ledger, by="hit", keeps=POOLS)
 
@@ -148,7 +148,7 @@ def test_a_page_that_goes_back_to_the_other_pool(monkeypatch: pytest.MonkeyPatch
 
     def confuse(group: GroupPages, position: int, page_size: int) -> None:
         right = group.pool
-        group.pool = ledger._pools[0]
+        group.pool = ledger.pools[0]
         try:
             drop(group, position, page_size)
         finally:
