@@ -45,13 +45,19 @@ def quick_programs() -> Iterator[None]:
         yield
 
 
-def slow_but(cases: Iterable[Any], quick: Collection[Any], *, often: Collection[Any] | None = None) -> list[Any]:
-    """Parameters of a test: those that are not among `quick` are slow, and rare too if not among `often` where it is given."""
+def slow_but(
+    cases: Iterable[Any], quick: Collection[Any], *, often: Collection[Any] | None = None, several: bool = False
+) -> list[Any]:
+    """Parameters of a test: those that are not among `quick` are slow, and rare too if not among `often` where it is given.
+
+    `several`: each case is a tuple of the values of several arguments.
+    """
 
     def marked(case: Any) -> Any:
         if case in quick:
             return case
-        return pytest.param(case, marks=pytest.mark.slow if often is None or case in often else pytest.mark.rare)
+        mark = pytest.mark.slow if often is None or case in often else pytest.mark.rare
+        return pytest.param(*(case if several else (case,)), marks=mark)
 
     return list(map(marked, cases))
 

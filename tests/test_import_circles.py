@@ -43,6 +43,7 @@ def graph_of(root: Path, packages: tuple[str, ...]) -> dict[str, set[str]]:
     return graph
 
 
+@pytest.mark.slow
 def test_imports_have_an_order() -> None:
     graph = graph_of(ROOT, PACKAGES)
     assert "jaxengine.startup.prepare" in graph["jaxengine.startup.part"]

@@ -18,8 +18,10 @@ def supports(kv_pages: Any, *args: Any, kv_dtype: DTypeLike) -> str | None:
 def write_kv(kv_pages: jax.Array, k: jax.Array, v: jax.Array, slots: jax.Array, *, kv_dtype: DTypeLike) -> jax.Array:
     """See the op's contract."""
     _, page_tokens, channels, lanes = kv_pages.shape
-    for token in range(k.shape[0]):
+
+    def write(token: jax.Array, pages: jax.Array) -> jax.Array:
         page, offset = slots[token] // page_tokens, slots[token] % page_tokens
         piece = join_heads(k[token], v[token], channels=channels, lanes=lanes)
-        kv_pages = kv_pages.at[page, offset].set(to_storage(piece, storage=kv_pages.dtype, kv_dtype=kv_dtype))
-    return kv_pages
+        return pages.at[page, offset].set(to_storage(piece, storage=pages.dtype, kv_dtype=kv_dtype))
+
+    return jax.lax.fori_loop(0, len(k), write, kv_pages)

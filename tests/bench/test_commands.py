@@ -96,6 +96,7 @@ def test_what_cannot_be_measured_is_told(words, error, capsys):
     assert error in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_engine_is_measured_without_a_server(tmp_path, capsys):
     lengths = ["--input-len", "9", "--output-len", "3", "--output-json", str(tmp_path / "r.json")]
     assert main(["bench", "latency", *lengths, *ONE_SHAPE, "--num-iters", "2", "--num-iters-warmup", "1"]) == 0

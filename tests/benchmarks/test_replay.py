@@ -115,6 +115,7 @@ def test_common_beginnings_are_computed_once() -> None:
     assert served.tokens == 6400 + 3 * 65
 
 
+@pytest.mark.slow
 def test_one_launch_a_step_takes_less_time_than_two() -> None:
     arrivals = traffic.read("random:400:1000:200")
     two, _ = replay.run("two launches", LIMITS, arrivals, V6E, speed=None)

@@ -12,6 +12,7 @@ from jaxengine.cli.generate import shapes_of_one
 from tests.bench.test_commands import SMALL  # whose programs are kept when these tests begin
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_engines")
 def test_generate_streams_to_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["generate", "Once upon", "--max-tokens", "8", "--quiet", "--temperature", "0", *SMALL]

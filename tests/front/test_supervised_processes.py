@@ -17,12 +17,16 @@ from tests.fakes import oracle
 from tests.far_engine import ENTRY, begin
 from tests.fronts import MAX_LEN
 from tests.harness import make_request
+from tests.quick import slow_but
 
 VOCAB_SIZE = 2048
 """That of `tests.far_engine`."""
 
 
-@pytest.mark.parametrize(("number", "cause"), [(signal.SIGKILL, "killed"), (signal.SIGSTOP, "silence")])
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    slow_but([(signal.SIGKILL, "killed"), (signal.SIGSTOP, "silence")], {(signal.SIGKILL, "killed")}, several=True),
+)
 def test_what_happens_to_a_process_costs_time_only(number: signal.Signals, cause: str) -> None:
     async def scenario() -> None:
         made = [EngineProcess(begin(), entry=ENTRY)]

@@ -107,6 +107,7 @@ def test_weights_are_given_and_taken_plain(model: Path, plain: list[Any], tmp_pa
         assert engine.compile_counter.count == compiled
 
 
+@pytest.mark.slow
 def test_matrices_beside_adapters_stay_plain(model: Path, tmp_path: Path) -> None:
     engine = start(model, tmp_path, enable_lora=True, max_lora_rank=8)
     assert jnp.dtype(jnp.uint16) not in {array.dtype for array in engine.space.parameters.values()}

@@ -31,7 +31,7 @@ OPTIONS = {
 }
 MAX_ERROR = 1e-4
 RAW = PoolingParams(use_activation=False)
-QUICK = {"bert", "bert_pair", "roberta_classes", "distilbert_classes"}
+QUICK = {"bert", "roberta_classes"}
 RARELY = {"eurobert", "eurobert_tokens", "llama_both_sides", "qwen3_both_sides", "deberta_v2", "mpnet_classes"}
 """Whose layers, or whose heads, others have too."""
 
@@ -101,6 +101,7 @@ def test_packed_matrices_give_what_plain_ones_do(
     assert model.calling(None) == model
 
 
+@pytest.mark.slow
 def test_the_first_token_stands_for_a_text_unless_files_say_otherwise(tmp_path: Path) -> None:
     fixture = EncoderFixture.load("bert")
     with started(fixture.write(tmp_path / "model")) as llm:

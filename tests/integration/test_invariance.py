@@ -43,7 +43,7 @@ def plain(model) -> Iterator[Engine]:
     engine.close()
 
 
-@pytest.fixture(scope="module", params=slow_but(VARIANTS, {"no prefix cache", "preempting", "at a distance"}))
+@pytest.fixture(scope="module", params=slow_but(VARIANTS, {"preempting"}))
 def other(request, model) -> Iterator[Engine]:
     engine = start(model, **VARIANTS[request.param])
     if request.param == "at a distance":

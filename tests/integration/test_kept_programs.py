@@ -104,6 +104,7 @@ def test_another_model_is_never_given_these_programs(kept, tmp_path):
     assert answers(engine) == alone != tokens
 
 
+@pytest.mark.slow
 def test_changed_source_of_the_same_programs_is_lowered_and_found(kept, monkeypatch):
     model, store, tokens = kept
     digests = program_context.source_digests
@@ -235,6 +236,7 @@ def test_a_bundle_with_a_longer_context_than_a_siblings_is_refused(tmp_path):
         from_bundle(write_config(tmp_path / "instruct", **INSTRUCT), tmp_path / "bundle")
 
 
+@pytest.mark.slow
 def test_prefer_compiles_what_does_not_fit(first, tmp_path, caplog):
     built_for, store, tokens = first
     export_start(str(built_for), tmp_path / "bundle", Path(store))

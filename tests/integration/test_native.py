@@ -40,7 +40,11 @@ def answers(engine: Engine) -> list[tuple[int, ...]]:
     return tokens
 
 
-@pytest.mark.parametrize("options", [BFLOAT16, {"quantization": "int8", **BFLOAT16}], ids=["bfloat16", "int8"])
+@pytest.mark.parametrize(
+    "options",
+    [BFLOAT16, pytest.param({"quantization": "int8", **BFLOAT16}, marks=pytest.mark.slow)],
+    ids=["bfloat16", "int8"],
+)
 def test_what_is_generated_alone_is_generated_in_company_and_by_the_next_start(
     model: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_model_with_classes_may_embed_instead(fixture: ClassifyingFixture, tmp
             llm.encode([long], pooling_task="token_embed")
 
 
+@pytest.mark.slow
 def test_the_first_token_a_projection_and_dimensions(fixture: ClassifyingFixture, tmp_path: Path) -> None:
     """A folder of sentence-transformers with a projection behind its pooling."""
     directory = fixture.write(tmp_path / "model", left="score", architectures=["Qwen3Model"])
@@ -160,6 +161,7 @@ def test_the_first_token_a_projection_and_dimensions(fixture: ClassifyingFixture
         start(directory, **OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_vector_for_each_token(fixture: ClassifyingFixture, tmp_path: Path) -> None:
     directory = fixture.write(tmp_path / "model", left="score")
     with started(directory, convert="embed", pooler_config={"pooling_type": "ALL", "normalize": True}) as llm:

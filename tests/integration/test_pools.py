@@ -79,6 +79,7 @@ def test_with_few_pages_the_answers_are_the_same(model, roomy, expected, sequenc
         tight.close()
 
 
+@pytest.mark.slow
 def test_a_prefix_is_found_in_both_pools(roomy, expected):
     run(roomy, [PROMPTS[0]], greedy(1))
     before = roomy.core.scheduler.stats.prefix_cache_hits
@@ -86,6 +87,7 @@ def test_a_prefix_is_found_in_both_pools(roomy, expected):
     assert roomy.core.scheduler.stats.prefix_cache_hits == before + 88, "all of its full pages"
 
 
+@pytest.mark.slow
 def test_samples_of_one_prompt_part_in_pages_of_both_pools(roomy):
     """The page in which they part is copied, and what each finds there is what it would have computed alone."""
     params = SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=OUTPUT, ignore_eos=True, detokenize=False)

@@ -20,8 +20,7 @@ from tests.quick import slow_but
 pytestmark = pytest.mark.usefixtures("quick_engines")
 
 WAYS = {str(way): way for way in (*PACKED, *FLOAT8, *NVFP4)}
-QUICK = {"awq"}
-OFTEN = {"fp8 blocks", "nvfp4", "gptq desc_act", "w4a16 zeros", "fp8 channel"}
+OFTEN = {"awq", "fp8 blocks", "nvfp4", "gptq desc_act", "w4a16 zeros", "fp8 channel"}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def outputs(model, prompts, **options):
     return scores, tokens
 
 
-@pytest.mark.parametrize("name", slow_but(WAYS, QUICK, often=OFTEN))
+@pytest.mark.parametrize("name", slow_but(WAYS, (), often=OFTEN))
 def test_it_is_the_model_that_its_matrices_stand_for(name, plain, prompts, tmp_path):
     quantised, dequantised = write_quantised(plain, tmp_path, WAYS[name])
     scores, tokens = outputs(quantised, prompts)
@@ -132,6 +131,7 @@ def test_a_quantised_head_is_not_made_anew(plain, tmp_path):
         start(quantised, load_format="auto", lm_head_dtype="int8")
 
 
+@pytest.mark.slow
 def test_a_converted_checkpoint_keeps_the_numbers(plain, prompts, tmp_path):
     quantised, _ = write_quantised(plain, tmp_path, WAYS["awq"])
     convert(str(quantised), tmp_path / "converted")

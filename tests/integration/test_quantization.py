@@ -99,6 +99,7 @@ def test_random_weights_are_the_plain_ones_quantised(tmp_path, prompts):
     assert 0 < error.mean() < 0.05 * spread
 
 
+@pytest.mark.slow
 def test_a_converted_checkpoint_keeps_the_integers(model, prompts, expected, tmp_path):
     convert(str(model), tmp_path / "int8", quantization="int8")
     stored = open_checkpoint(tmp_path / "int8")

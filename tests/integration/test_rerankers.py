@@ -42,7 +42,7 @@ def checkpoint(directory: Path, **config: Any) -> Path:
     return write_checkpoint(directory, vocab_size=344, **config)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["tied", "apart"])
+@pytest.fixture(scope="module", params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["tied", "apart"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint(tmp_path_factory.mktemp("reranker") / "model", tie_word_embeddings=request.param)
 
@@ -77,6 +77,7 @@ def expected(directory: Path, ids: list[list[int]]) -> np.ndarray:
     return np.exp(logits[:, 1]) / np.exp(logits).sum(axis=1)
 
 
+@pytest.mark.slow
 def test_a_score_is_the_share_of_yes(engine: Engine, directory: Path) -> None:
     llm = LLM.from_engine(engine)
     shares = expected(directory, prompts(llm))

@@ -67,7 +67,7 @@ def test_the_highest_scores_are_chosen(case: LatentCase, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "xla", "tpu"])
-@pytest.mark.parametrize("count", [1, 200, 1000])
+@pytest.mark.parametrize("count", slow_but([1, 200, 1000], {200}))
 def test_of_equal_scores_the_first_is_chosen(backend: str, count: int) -> None:
     """Whole numbers, of which many are equal, zeros of either sign among them; rows that are one page more than is chosen."""
     rng = np.random.default_rng(0)
@@ -135,6 +135,7 @@ def test_where_nothing_had_to_be_chosen_a_cpu_attends_as_densely_to_the_last_bit
     np.testing.assert_array_equal(np.asarray(sparse), np.asarray(dense))
 
 
+@pytest.mark.slow
 def test_a_token_s_choice_and_result_are_the_same_alone_and_in_company() -> None:
     inputs, weights = MIXED.inputs(), jnp.asarray(weights_of(MIXED))
 

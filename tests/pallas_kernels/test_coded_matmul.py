@@ -15,7 +15,7 @@ from pallas_kernels import coded_matmul, coded_rows, coded_shape, matmul
 from pallas_kernels.coded_matmul.coding import SOURCE, Coder
 from pallas_kernels.coded_matmul.reference import MOST_OTHERS, decoded
 from pallas_kernels.native import FOLDER, calling
-from tests.quick import at_once
+from tests.quick import at_once, slow_but
 from xla_cache.library import Recipe, find_compiler, obtain_library
 
 pairs = pytest.mark.skipif(not find_compiler().macros >= CODED_NEEDS, reason="no AVX-512 here")
@@ -56,7 +56,7 @@ def coded(coder: Coder, plain: NDArray[np.uint16]) -> NDArray[np.uint16]:
     return found
 
 
-@pytest.mark.parametrize("inputs", [128, 896, 1664, 3072])
+@pytest.mark.parametrize("inputs", slow_but([128, 896, 1664, 3072], {128, 1664}))
 def test_any_matrix_comes_back(coder: Coder, inputs: int) -> None:
     plain = bits(70, inputs)
     kept = coded(coder, plain)
@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_refused(coder: Coder) -> None:
 
 
 @pairs
-@pytest.mark.parametrize("inputs", [128, 1664, 4864])
+@pytest.mark.parametrize("inputs", slow_but([128, 1664, 4864], {128, 1664}))
 def test_products_have_the_bits_of_the_plain_matrix(native: str, coder: Coder, inputs: int) -> None:
     """Of one row to several tasks of them; 1,664 and 4,864 inputs are cut into blocks in the middle of a piece."""
     plain = bits(70, inputs)

@@ -24,7 +24,8 @@ from pallas_kernels import (
 )
 from pallas_kernels.dispatch import Op
 from pallas_kernels.gpu.device import interpreted_gpu
-from pallas_kernels.testing import RECURRENCE_CASES, RecurrenceCase
+from pallas_kernels.testing import RECURRENCE_CASES
+from tests.quick import slow_but
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11
 
@@ -61,11 +62,16 @@ def lowered(
     ("places", "options", "kernels"),
     [
         (3, {}, 2),
-        (384, {}, 3),
+        pytest.param(384, {}, 3, marks=pytest.mark.slow),
         (9, {"heads": (14, 2, 80), "window": 5, "soft_cap": 3.0, "sinks": jnp.ones(14)}, 2),
         (9, {"kv_dtype": jnp.float32, "backend": "auto"}, 3),
-        (99, {"kv_dtype": jnp.float8_e4m3fn, "kv_scales": jnp.ones((2, 2)), "alibi_slopes": jnp.ones(8)}, 3),
-        (8, {"rows": 70_000}, 2),  # more than the second axis of a grid has
+        pytest.param(
+            99,
+            {"kv_dtype": jnp.float8_e4m3fn, "kv_scales": jnp.ones((2, 2)), "alibi_slopes": jnp.ones(8)},
+            3,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(8, {"rows": 70_000}, 2, marks=pytest.mark.slow),  # more than the second axis of a grid has
     ],
     ids=["decode", "mixed", "options", "auto", "quantised", "rows"],
 )
@@ -78,8 +84,8 @@ def test_it_lowers(places: int, options: dict[str, Any], kernels: int) -> None:
     ("places", "states"),
     [
         (3, 18),  # 512 positions: two shares of each row
-        (16, 96),
-        (384, 96),  # rows of up to 16 tokens have states
+        pytest.param(16, 96, marks=pytest.mark.slow),
+        pytest.param(384, 96, marks=pytest.mark.slow),  # rows of up to 16 tokens have states
     ],
 )
 def test_the_memory_of_states_does_not_grow_with_long_rows(places: int, states: int) -> None:
@@ -88,9 +94,15 @@ def test_the_memory_of_states_does_not_grow_with_long_rows(places: int, states: 
 
 @pytest.mark.parametrize(
     ("places", "heads", "kv_dtype", "kernels"),
-    [(3, 16, jnp.bfloat16, 2), (3, 128, jnp.bfloat16, 3), (1, 128, jnp.int8, 2), (99, 20, jnp.float8_e5m2, 3)],
+    slow_but(
+        [(3, 16, jnp.bfloat16, 2), (3, 128, jnp.bfloat16, 3), (1, 128, jnp.int8, 2), (99, 20, jnp.float8_e5m2, 3)],
+        {(3, 128, jnp.bfloat16, 3), (1, 128, jnp.int8, 2)},
+        several=True,
+    ),
 )
-@pytest.mark.parametrize("kind", ["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
+@pytest.mark.parametrize(
+    "kind", slow_but(["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"], {"NVIDIA H100 80GB HBM3"})
+)
 def test_latent_attention_lowers(kind: str, places: int, heads: int, kv_dtype: Any, kernels: int) -> None:
     """DeepSeek's sizes: `auto` is as many kernels as in paged attention; long rows are those that fill more than a tile."""
     scales = jnp.ones(576) if jnp.dtype(kv_dtype).itemsize == 1 else None
@@ -107,8 +119,9 @@ def test_latent_attention_lowers(kind: str, places: int, heads: int, kv_dtype: A
         assert traced.lower(lowering_platforms=("cuda",)).as_text().count(TRITON) == kernels
 
 
-@pytest.mark.parametrize("case", [case for case in RECURRENCE_CASES if case.name in ("mixed", "by-channel")], ids=str)
-def test_recurrences_lower_to_one_kernel(case: RecurrenceCase) -> None:
+@pytest.mark.parametrize("name", slow_but(["mixed", "by-channel"], {"by-channel"}))
+def test_recurrences_lower_to_one_kernel(name: str) -> None:
+    (case,) = (case for case in RECURRENCE_CASES if case.name == name)
     device = AbstractDevice(device_kind="NVIDIA A100-SXM4-80GB", num_cores=None, platform="gpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("tensor",), axis_types=AUTO, abstract_device=device)):
         for op, inputs in ((gated_delta, case.delta_inputs()), (selective_scan, case.scan_inputs())):
@@ -157,7 +170,7 @@ def grouped(weights: tuple[int, int, int], *, rows: int, dtype: Any, backend: st
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.int8])
-@pytest.mark.parametrize("rows", [8, 512, 6000, 40_000])
+@pytest.mark.parametrize("rows", slow_but([8, 512, 6000, 40_000], {8, 6000}))
 def test_products_by_groups_lower_to_one_kernel(rows: int, dtype: Any) -> None:
     """Of as many rows as tiles of every size are for."""
     assert grouped((100, 99, 300), rows=rows, dtype=dtype, backend="auto").count(TRITON) == 1

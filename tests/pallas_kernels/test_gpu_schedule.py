@@ -77,7 +77,7 @@ def each(scalars: Any) -> list[Any]:
         (300, 4, 8, 4, 500),
     ],
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_every_token_meets_every_block_that_it_sees_once(
     data: st.DataObject, places: int, group: int, kv_heads: int, itemsize: int, window: int | None

@@ -18,7 +18,7 @@ from pallas_kernels.check import devices
 from pallas_kernels.grouped_mlp import tpu
 from pallas_kernels.tpu.chip import MIB, Chip
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import rare_but
+from tests.quick import rare_but, slow_but
 from tests.targets.tpu import available
 
 PLACES, COLUMNS = 24, 2048
@@ -75,7 +75,7 @@ def by_hand(arrays: dict[str, np.ndarray]) -> np.ndarray:
     return sums
 
 
-@pytest.mark.parametrize("backend", ["reference", "tpu"])
+@pytest.mark.parametrize("backend", slow_but(["reference", "tpu"], {"reference"}))
 def test_it_is_the_weighted_sum_of_what_groups_give(backend: str) -> None:
     arrays = given()
     found, expected = run(arrays, backend).astype(np.float64), by_hand(arrays)

@@ -27,7 +27,7 @@ from pallas_kernels.testing import RECURRENCE_CASES, RecurrenceCase
 from pallas_kernels.tpu.recurrence import decays as tpu_decays
 from pallas_kernels.tpu.recurrence.learnt import multiply, terms
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import QUICK, rare_but, slow_but
+from tests.quick import QUICK, at_once, rare_but, slow_but
 from tests.targets.tpu import devices
 
 QUICK_CASES = [case for case in RECURRENCE_CASES if case.name == "mixed"]
@@ -134,7 +134,10 @@ def test_a_gpu_agrees_with_the_definition(case: RecurrenceCase, op: str) -> None
     check([np.asarray(result) for result in function(*inputs(case), backend="gpu")], by_hand(case), case)
 
 
-@pytest.mark.parametrize(("op", "by_channel"), [("scan", False), ("delta", False), ("delta", True)])
+@pytest.mark.parametrize(
+    ("op", "by_channel"),
+    slow_but([("scan", False), ("delta", False), ("delta", True)], {("scan", False)}, several=True),
+)
 def test_a_row_is_the_same_in_any_company(op: str, by_channel: bool) -> None:
     """On a CPU, in steps of any size, to the last bit. Of these sizes plain XLA's differ."""
     function, inputs, _ = OPS[op]
@@ -152,7 +155,10 @@ def test_a_row_is_the_same_in_any_company(op: str, by_channel: bool) -> None:
         np.testing.assert_array_equal(after[many.slots[row]], states[many.slots[row]])
 
 
-@pytest.mark.parametrize(("op", "by_channel"), [("scan", False), ("delta", False), ("delta", True)])
+@pytest.mark.parametrize(
+    ("op", "by_channel"),
+    slow_but([("scan", False), ("delta", False), ("delta", True)], {("delta", False)}, several=True),
+)
 def test_cuts_where_the_scheduler_makes_them_change_nothing(op: str, by_channel: bool) -> None:
     """Of deterministic mode."""
     function, inputs, _ = OPS[op]
@@ -200,7 +206,7 @@ def test_the_inverse_of_a_triangle() -> None:
     """What is on the diagonal and above it does not matter; ones below are the worst that keys can be."""
     matrix = np.random.default_rng(0).normal(size=(3, 64, 64)) * 0.2
     matrix[0] = 1.0
-    inverse = unit_triangle_inverse(jnp.asarray(matrix, jnp.float32))
+    inverse = at_once(unit_triangle_inverse, jnp.asarray(matrix, jnp.float32))
     expected = np.linalg.inv(np.tril(matrix, -1) + np.eye(64))
     np.testing.assert_allclose(inverse, expected, rtol=1e-4, atol=1e-4)
 

@@ -12,6 +12,7 @@ import pytest
 
 from pallas_kernels import KernelUnsupported, rms_norm
 from pallas_kernels.native import calling
+from tests.quick import slow_but
 
 EPSILON = 0.1
 
@@ -32,7 +33,9 @@ def normed(name: str | None, x: jax.Array, scale: jax.Array | None = None, **opt
         return np.asarray(function(x, scale))
 
 
-@pytest.mark.parametrize("shape", [(1, 5), (20, 100), (7, 3, 64), (3, 128 << 10)], ids=str)
+@pytest.mark.parametrize(
+    "shape", slow_but([(1, 5), (20, 100), (7, 3, 64), (3, 128 << 10)], {(1, 5), (3, 128 << 10)}), ids=str
+)
 @pytest.mark.parametrize("library", [False, True], ids=["definition", "C++"])
 def test_rows_are_divided_by_their_root_mean_square(native: str, library: bool, shape: tuple[int, ...]) -> None:
     """Of sizes that fill no vector, and of rows for several tasks."""

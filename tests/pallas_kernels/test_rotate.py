@@ -17,7 +17,7 @@ from pallas_kernels.native import calling
 from pallas_kernels.rotate.tpu_kernel import BLOCK, takes
 from pallas_kernels.tpu.chip import simulated_tpu
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import rare_but
+from tests.quick import at_once, rare_but, slow_but
 from tests.targets.tpu import available
 
 OFTEN = {"32x128", "136x128", "8x64"}
@@ -30,7 +30,7 @@ def test_pairs_of_channels_turn_by_their_angle(tokens: int, dtype: str, backend:
     angles = rng.uniform(0, 2 * np.pi, size=(tokens, 1, 4))
     x = jnp.asarray(rng.normal(size=(tokens, 3, 8)), dtype)
     cos, sin = (jnp.asarray(part(angles), jnp.float32) for part in (np.cos, np.sin))
-    found = rotate(x, cos, sin, backend=backend)
+    found = at_once(rotate, x, cos, sin, backend=backend)
     pairs = np.asarray(x, np.float64)
     turned = (pairs[..., :4] + 1j * pairs[..., 4:]) * np.exp(1j * angles)
     assert found.dtype == x.dtype
@@ -64,14 +64,14 @@ def test_arguments_that_do_not_fit_name_the_axis() -> None:
         rotate(jnp.ones((2, 3, 8)), jnp.ones((2, 1, 3)), jnp.ones((2, 1, 3)))
 
 
-@pytest.mark.parametrize(("heads", "size"), [(2, 128), (8, 128), (8, 64)])
+@pytest.mark.parametrize(("heads", "size"), slow_but([(2, 128), (8, 128), (8, 64)], {(2, 128)}, several=True))
 def test_many_heads_turn_on_their_way_to_attention(heads: int, size: int) -> None:
     """What a TPU's kernel gives, on a simulated one, where it has more than one block."""
     rng = np.random.default_rng(0)
     angles = rng.uniform(0, 2 * np.pi, size=(2 * BLOCK, 1, size // 2))
     x = jnp.asarray(rng.normal(size=(2 * BLOCK, heads, size)), jnp.bfloat16)
     cos, sin = (jnp.asarray(part(angles), jnp.float32) for part in (np.cos, np.sin))
-    expected = np.asarray(rotate(x, cos, sin, backend="reference"), np.float32)
+    expected = np.asarray(at_once(rotate, x, cos, sin, backend="reference"), np.float32)
     with checked_tpu():
         found = np.asarray(rotate(x, cos, sin, projected=True, backend="tpu"), np.float32)
     np.testing.assert_allclose(found, expected, rtol=2**-7, atol=1e-6)  # some are rounded to a neighbour

@@ -93,7 +93,7 @@ def run_relative(backend: str, arguments: tuple[jax.Array, ...], added: Relative
     return np.asarray(attend(*arguments))
 
 
-@pytest.mark.parametrize("of_keys", [True, False])
+@pytest.mark.parametrize("of_keys", slow_but([True, False], {False}))
 def test_numbers_of_distances_are_added_to_products(of_keys: bool) -> None:
     q, keys, values, offsets = inputs("full")
     added = relative(len(q), 12, of_keys=of_keys)

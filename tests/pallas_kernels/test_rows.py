@@ -21,7 +21,7 @@ from pallas_kernels.take_rows import OP as TAKE
 from pallas_kernels.take_rows import tpu as taking
 from pallas_kernels.tpu.chip import MIB, Chip
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import rare_but
+from tests.quick import rare_but, slow_but
 from tests.targets.tpu import available
 
 COLUMNS = 512 + 128
@@ -34,7 +34,12 @@ def on(backend: str) -> AbstractContextManager[None]:
 
 
 @pytest.mark.parametrize(
-    ("backend", "finite"), [*((backend, False) for backend in TAKE.backends), ("reference", True), ("product", True)]
+    ("backend", "finite"),
+    slow_but(
+        [*((backend, False) for backend in TAKE.backends), ("reference", True), ("product", True)],
+        {("product", False), ("reference", True)},
+        several=True,
+    ),
 )
 def test_rows_are_taken_as_often_as_wanted(backend: str, finite: bool) -> None:
     rng = np.random.default_rng(0)
@@ -81,6 +86,7 @@ def test_weighted_rows_are_added_where_they_belong(backend: str, dtype: str) -> 
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(32, 4096), (512, 512)])
 def test_sums_that_fill_blocks_are_added_in_place(shape: tuple[int, int]) -> None:
     """Several blocks of columns, or of rows, none of which goes back before all are read."""

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import re
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -28,7 +29,7 @@ from pallas_kernels.scaled_matmul.dense import dense
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
 from pallas_kernels.tpu.chip import Chip
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import QUICK, at_once, rare_but
+from tests.quick import QUICK, at_once, rare_but, slow_but
 from tests.targets.tpu import available
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -66,8 +67,14 @@ def test_every_backend_multiplies_alike(case: ScaledCase, backend: str) -> None:
     np.testing.assert_allclose(found, defined(case), **tolerance(case))
 
 
+OF_GROUPS = [
+    case for case in SCALED_CASES if case.name in ("int4, zeros", "float4", "bytes", "many rows", "three axes")
+]
+"""Numbers are decoded as in products of one matrix: what groups are of them, a few cases show."""
+
+
 @pytest.mark.parametrize("backend", backends(GROUPED))
-@pytest.mark.parametrize("case", SCALED_CASES, ids=str)
+@pytest.mark.parametrize("case", slow_but(SCALED_CASES, OF_GROUPS), ids=str)
 def test_every_backend_multiplies_groups_alike(case: ScaledCase, backend: str) -> None:
     given = case.grouped_arguments()
     multiply = functools.partial(grouped_scaled_matmul, **case.options(), precision=HIGHEST)
@@ -90,11 +97,16 @@ KERNEL_CASES = tuple(
         ),
     )
 )
-OFTEN = {"int4, zeros", "bytes", "float4", "lanes", "scales laid out by matrix", "float4 of a prompt", "many rows"}
+QUICK_KERNEL_CASES = {"int4, zeros", "float4"}
+OFTEN = {*QUICK_KERNEL_CASES, "bytes", "lanes", "scales laid out by matrix", "float4 of a prompt", "many rows"}
+
+
+def named(names: Collection[str]) -> list[ScaledCase]:
+    return [case for case in KERNEL_CASES if case.name in names]
 
 
 @pytest.mark.parametrize("op", [scaled_matmul, grouped_scaled_matmul], ids=lambda op: op.__name__)
-@pytest.mark.parametrize("case", rare_but(KERNEL_CASES, {case for case in KERNEL_CASES if case.name in OFTEN}), ids=str)
+@pytest.mark.parametrize("case", slow_but(KERNEL_CASES, named(QUICK_KERNEL_CASES), often=named(OFTEN)), ids=str)
 def test_the_tpu_kernels_multiply_alike(case: ScaledCase, op: Any) -> None:
     grouped = op is grouped_scaled_matmul
     given = case.grouped_arguments() if grouped else case.arguments()
@@ -110,7 +122,7 @@ def test_the_tpu_kernels_multiply_alike(case: ScaledCase, op: Any) -> None:
     np.testing.assert_allclose(found[real], expected, rtol=0.01, atol=0.01 * np.abs(expected).max())
 
 
-ROUNDED = [case for case in KERNEL_CASES if case.name in ("int4, zeros", "float4", "many rows")]
+ROUNDED = slow_but(named(("int4, zeros", "float4", "many rows")), named(("int4, zeros",)))
 
 
 @pytest.mark.parametrize("backend", ["tpu", "xla"])
@@ -220,7 +232,11 @@ def compare_made_dense(case: ScaledCase, op: Any) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    rare_but(MADE_DENSE, [case for case in MADE_DENSE if case.name in ("int4, zeros", "float4", "bytes")]),
+    slow_but(
+        MADE_DENSE,
+        [case for case in MADE_DENSE if case.name == "bytes"],
+        often=[case for case in MADE_DENSE if case.name in ("int4, zeros", "float4")],
+    ),
     ids=str,
 )
 def test_matrices_are_made_dense_for_a_gpu_to_the_last_bit(case: ScaledCase) -> None:

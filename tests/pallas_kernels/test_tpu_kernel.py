@@ -14,13 +14,15 @@ from pallas_kernels.paged_attention.tpu_kernel import Settings, _heads
 from pallas_kernels.storage import join_heads, kv_page_shape, stored_head_size
 from pallas_kernels.tpu.channels import put_channels
 from pallas_kernels.tpu.unpack import unpacked
-from tests.quick import QUICK
+from tests.quick import QUICK, slow_but
 
 RARER_SIZES = ((4, 128), (2, 64), (6, 64), (2, 256), (1, 384))
 
 
 @pytest.mark.parametrize("simulated", [False, True])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize(
+    "dtype", slow_but(["bfloat16", "float32", "int8", "float8_e4m3fn", "float8_e5m2"], {"bfloat16", "int8"})
+)
 @pytest.mark.parametrize(
     ("kv_heads", "head_size"),
     [(1, 128), (3, 64), (2, 80), *(pytest.param(*size, marks=pytest.mark.slow) for size in RARER_SIZES)],

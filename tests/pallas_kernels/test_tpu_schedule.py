@@ -60,7 +60,7 @@ def check(rows: list[tuple[int, int]], *, cores: int, window: int | None) -> Non
     assert (covered == (np.arange(TOKENS) < offsets[-1])).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(rows=rows(), cores=st.sampled_from([1, 2]), window=st.none() | st.integers(1, 30))
 def test_every_token_is_in_one_tile_of_its_cut(rows: list[tuple[int, int]], cores: int, window: int | None) -> None:
     check(rows, cores=cores, window=window)

@@ -128,20 +128,20 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("jaxengine/device/runtime/forward_programs.py", "source.jaxengine.device.runtime"),
         ("jaxengine/device/layers/linear.py", "source.jaxengine.device.layers"),
         ("jaxengine/device/models/families/qwen3.py", "source.jaxengine.device.models.families"),
-        ("jaxengine/device/models/families/gpt2.py", None),  # another family
-        ("jaxengine/device/sampling/slots.py", "source.jaxengine.device.sampling"),
+        pytest.param("jaxengine/device/models/families/gpt2.py", None, marks=pytest.mark.slow),  # another family
+        pytest.param("jaxengine/device/sampling/slots.py", "source.jaxengine.device.sampling", marks=pytest.mark.slow),
         ("jaxengine/contract/sampling_params.py", "source.jaxengine.contract"),  # MAX_LOGIT_BIAS
-        ("jaxengine/contract/batch.py", "source.jaxengine.contract"),
+        pytest.param("jaxengine/contract/batch.py", "source.jaxengine.contract", marks=pytest.mark.slow),
         ("pallas_kernels/paged_attention/tpu_kernel.py", "source.pallas_kernels.paged_attention"),
-        ("buckets/shape.py", "source.buckets"),
-        ("buckets/planners.py", None),
-        ("xla_cache/program.py", "source.xla_cache"),
-        ("xla_cache/store.py", None),
+        pytest.param("buckets/shape.py", "source.buckets", marks=pytest.mark.slow),
+        pytest.param("buckets/planners.py", None, marks=pytest.mark.slow),
+        pytest.param("xla_cache/program.py", "source.xla_cache", marks=pytest.mark.slow),
+        pytest.param("xla_cache/store.py", None, marks=pytest.mark.slow),
         ("jaxengine/server/app.py", None),
         ("jaxengine/host/scheduler/scheduler.py", None),
-        ("jaxengine/host/engine/core.py", None),
-        ("jaxengine/startup/build.py", None),
-        ("jaxengine/options/config.py", None),
+        pytest.param("jaxengine/host/engine/core.py", None, marks=pytest.mark.slow),
+        pytest.param("jaxengine/startup/build.py", None, marks=pytest.mark.slow),
+        pytest.param("jaxengine/options/config.py", None, marks=pytest.mark.slow),
     ],
 )
 def test_source_counts_where_programs_are_traced_from_it(copied, monkeypatch, file, part):
@@ -185,6 +185,7 @@ def fields_read(case: str) -> tuple[set[str], type[DecoderConfig]]:
     return read & {field.name for field in dataclasses.fields(config)}, type(config)
 
 
+@pytest.mark.slow
 def test_keys_have_what_families_read_and_nothing_else() -> None:
     """But for the length of a table of positions: it shows in the shape of a parameter, which every key has.
 

@@ -189,6 +189,7 @@ def test_a_plan_is_the_same_with_the_compilers_devices(tmp_path, monkeypatch):
     assert plan_engine(chosen, "v6e-8") == described
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_twice(tmp_path, monkeypatch):
     engine = config(tmp_path, buckets=("4x16", "4x1", "1x1"), xla_cache_path=str(tmp_path / "store"))
     first = plan_engine(engine, "cpu", compiling="largest")

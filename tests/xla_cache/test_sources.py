@@ -84,6 +84,7 @@ def test_source_that_changed_while_the_process_runs_is_not_what_it_imported(dige
     assert digests("a", changed=time.time() + 1) != digests("b")
 
 
+@pytest.mark.slow
 def test_the_quick_reading_sees_what_python_sees() -> None:
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     assert len(paths) > 200

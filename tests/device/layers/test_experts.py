@@ -98,7 +98,7 @@ def test_it_is_the_weighted_sum_of_the_chosen(count, normalised):
     ("dtype", "scheme"),
     [
         (jnp.float32, None),
-        (jnp.bfloat16, "int8"),
+        pytest.param(jnp.bfloat16, "int8", marks=pytest.mark.slow),
         pytest.param(jnp.float32, "int8", marks=pytest.mark.slow),
         pytest.param(jnp.bfloat16, None, marks=pytest.mark.slow),
     ],
@@ -123,7 +123,7 @@ def test_padding_enters_no_expert(scheme):
     np.testing.assert_array_equal(not_numbers[:6], padded[:6])
 
 
-@pytest.mark.parametrize("scheme", [None, "int8"])
+@pytest.mark.parametrize("scheme", slow_but([None, "int8"], {"int8"}))
 @pytest.mark.parametrize("expert_parallel", [False, True])
 @pytest.mark.parametrize("devices", slow_but([2, 4, 8], {4}))
 def test_devices_make_no_difference(devices, expert_parallel, scheme):
@@ -135,12 +135,19 @@ def test_devices_make_no_difference(devices, expert_parallel, scheme):
     np.testing.assert_allclose(found, alone, atol=2e-6 * np.abs(alone).max())
 
 
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize(
-    ("scheme", "expert_parallel", "weighed"),
-    [(None, False, True), (None, True, False), ("int8", True, True), ("fp8", True, True)],
+    ("platform", "scheme", "expert_parallel", "weighed"),
+    slow_but(
+        [
+            (platform, *way)
+            for way in [(None, False, True), (None, True, False), ("int8", True, True), ("fp8", True, True)]
+            for platform in ("cpu", "tpu")
+        ],
+        {("cpu", None, False, True), ("tpu", "int8", True, True)},
+        several=True,
+    ),
 )
-def test_an_expert_of_all_tokens_is_summed_with_the_others(scheme, expert_parallel, weighed, platform):
+def test_an_expert_of_all_tokens_is_summed_with_the_others(platform, scheme, expert_parallel, weighed):
     layout = share_layers(jax.devices()[:4], expert_parallel=expert_parallel)
     x, options = tokens(20), {"shared": 32, "weighed": weighed, "scheme": scheme}
     alone = run(experts(**options), x, real=17)
@@ -166,6 +173,7 @@ def test_a_tpu_passes_over_the_pairs_of_other_devices(weighs_input, blocks):
     np.testing.assert_array_equal(found[180:], 0)
 
 
+@pytest.mark.slow
 def test_a_tpu_keeps_what_experts_make_in_its_memory(monkeypatch):
     """In one kernel, as far as there is one."""
     shape, used = replace(SHAPE, width=2048, inner=128), []

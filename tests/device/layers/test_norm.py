@@ -63,7 +63,7 @@ def test_a_head_is_the_same_to_the_last_bit_beside_any_others(make, size):
                 np.testing.assert_array_equal(found, expected[part])
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", slow_but([jnp.float32, jnp.bfloat16], {jnp.bfloat16}))
 @pytest.mark.parametrize("scheme", [Dense(), Int8()], ids=str)
 @pytest.mark.parametrize("size", slow_but([64, 100, 256], {100}))
 def test_a_normalised_product_is_the_same_to_the_last_bit_beside_any_others(dtype, scheme, size):

@@ -10,7 +10,7 @@ import pytest
 from jaxengine.device.layers.attention import HEADS, of_own_places
 from jaxengine.device.layers.sharding import share_layers
 from pallas_kernels import latent_attention
-from tests.quick import at_once
+from tests.quick import at_once, slow_but
 
 DEVICES, HEADS_EACH, SIZE, VALUES, PAGE_TOKENS, PAGES_EACH = 4, 2, 6, 4, 4, 3
 ROWS = {
@@ -20,7 +20,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("expert_parallel", [False, True])
+@pytest.mark.parametrize("expert_parallel", slow_but([False, True], {True}))
 @pytest.mark.parametrize("rows", ROWS)
 def test_devices_with_all_heads_of_their_own_tokens_answer_as_those_with_their_own_heads(rows, expert_parallel):
     counts, starts = ROWS[rows]

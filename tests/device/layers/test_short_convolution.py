@@ -15,6 +15,7 @@ from jaxengine.device.layers.keeps import CacheIndex
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.layers.short_convolution import ShortConvolution
 from jaxengine.device.layers.step import Step
+from tests.quick import slow_but
 
 WIDTH, SLOTS, LAYERS, LANE = 8, 5, 3, 1
 
@@ -75,7 +76,7 @@ def fresh(taps: int) -> jax.Array:
     return jnp.full((LAYERS, SLOTS, taps - 1, WIDTH), 7.0)
 
 
-@pytest.mark.parametrize("taps", [2, 3, 4])
+@pytest.mark.parametrize("taps", slow_but([2, 3, 4], {3}))
 def test_sequences_cut_into_rows_are_convolved_as_whole_ones(taps):
     layer = convolution(taps)
     generator = np.random.default_rng(0)

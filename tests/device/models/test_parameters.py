@@ -10,7 +10,8 @@ import pytest
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.models.parameters import abstract_model, merge
 from jaxengine.device.models.registry import read_config, resolve
-from tests.device.models.cases import FAMILIES, Fixture
+from tests.device.models.cases import FAMILIES, QUICK, Fixture
+from tests.quick import slow_but
 
 
 def build(case, *, devices=1, dtype=jnp.bfloat16, **overrides):
@@ -21,7 +22,7 @@ def build(case, *, devices=1, dtype=jnp.bfloat16, **overrides):
     return config, *abstract_model(model_class, config, dtype=dtype, layout=layout, platform="cpu")
 
 
-@pytest.mark.parametrize("case", FAMILIES)
+@pytest.mark.parametrize("case", slow_but(FAMILIES, QUICK))
 def test_parameters_are_abstract_and_in_one_order(case):
     _, graph, parameters = build(case)
     _, _, again = build(case)
@@ -44,6 +45,7 @@ def test_parameters_are_abstract_and_in_one_order(case):
         assert node[...].flat[0] == index, path
 
 
+@pytest.mark.slow
 def test_a_model_too_large_for_this_machine_has_a_structure():
     """405 billion parameters cost nothing until they are loaded."""
     sizes = {"hidden_size": 16384, "intermediate_size": 53248, "num_attention_heads": 128, "head_dim": 128}

@@ -56,7 +56,7 @@ def test_float32_log_probabilities_and_greedy_tokens_equal_transformers(case):
     assert model.greedy(PROMPTS, NUM_GREEDY, seq=CHUNK) == fixture.greedy
 
 
-@pytest.mark.parametrize("case", ["llama", "gpt2"])
+@pytest.mark.parametrize("case", slow_but(["llama", "gpt2"], {"llama"}))
 def test_another_weight_makes_another_answer(case):
     """The bound above means something: one layer's smallest matrix, moved by a percent, breaks it."""
     fixture = Fixture.load(case)
@@ -92,6 +92,7 @@ def test_16_bit_log_probabilities_stay_within_bounds(kind):
     assert error / fixture.spread < of_two_layers * (num_layers / 2) ** 0.5
 
 
+@pytest.mark.slow
 def test_a_real_model_gives_its_recorded_tokens(shared):
     folder = shared / "models" / "stories260K-hf"
     golden = json.loads((folder / "golden_greedy_fp32.json").read_text())

@@ -86,6 +86,7 @@ def test_log_probabilities_do_not_depend_on_the_devices(place):
         assert rounded_otherwise[0].max() < np.sqrt(np.mean(of_int8**2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_but(["llama", "gpt2"], ["llama"]))
 def test_only_matrices_of_layers_are_int8(case):
     fixture = Fixture.load(case)

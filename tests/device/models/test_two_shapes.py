@@ -117,6 +117,7 @@ def move_there_and_back(model: PagedModel) -> None:
         move(ToHost(0, 8, 40))
 
 
+@pytest.mark.slow
 def test_pages_move_within_their_pool(model: PagedModel) -> None:
     move_there_and_back(model)
 

@@ -238,7 +238,7 @@ def test_which_layers_can_be_a_loop(tmp_path):
     assert not any(map(stages.loops, others))
 
 
-@pytest.mark.parametrize("cut", slow_but([1, 3], {3}, often=()))
+@pytest.mark.parametrize("cut", slow_but([1, 3], (), often={3}))
 def test_the_pass_may_be_cut_anywhere(tmp_path, monkeypatch, cut):
     """As it will be for layers that lie on other devices."""
     planned = space(tmp_path, WINDOWS)
@@ -257,6 +257,7 @@ def test_the_pass_may_be_cut_anywhere(tmp_path, monkeypatch, cut):
     assert np.array_equal(pages, expected[1])
 
 
+@pytest.mark.slow
 def test_steps_with_longer_rows_run_programs_of_their_own_that_do_the_same(tmp_path, monkeypatch):
     planned = space(tmp_path, LLAMA)
     parameters = random_parameters(planned)

@@ -73,10 +73,10 @@ def test_every_bit_of_the_seed_and_of_the_position_matters() -> None:
     ("options", "expected"),
     [
         (Options(1.0), [0.5, 0.25, 0.125, 0.0625, 0.0625]),
-        (Options(0.5), np.array([64, 16, 4, 1, 1]) / 86),
-        (Options(1.0, top_k=2), [2 / 3, 1 / 3, 0, 0, 0]),
+        pytest.param(Options(0.5), np.array([64, 16, 4, 1, 1]) / 86, marks=pytest.mark.slow),
+        pytest.param(Options(1.0, top_k=2), [2 / 3, 1 / 3, 0, 0, 0], marks=pytest.mark.slow),
         (Options(1.0, top_p=0.8), [4 / 7, 2 / 7, 1 / 7, 0, 0]),
-        (Options(1.0, min_p=0.2), [4 / 7, 2 / 7, 1 / 7, 0, 0]),
+        pytest.param(Options(1.0, min_p=0.2), [4 / 7, 2 / 7, 1 / 7, 0, 0], marks=pytest.mark.slow),
     ],
     ids=["plain", "temperature", "top_k", "top_p", "min_p"],
 )

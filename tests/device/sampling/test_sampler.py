@@ -17,6 +17,7 @@ from jaxengine.device.sampling.slots import SETTINGS, seed_words
 from tests.device.sampling import oracle
 from tests.device.sampling.oracle import Options
 from tests.device.sampling.rows import device_state, logits_rows, options, run, sampled
+from tests.quick import slow_but
 
 ROWS, VOCAB = 3, 67
 _gumbel, _uniform = jax.jit(gumbel), jax.jit(uniform)
@@ -29,7 +30,7 @@ def noise_of(rows: list[Options], *, vocab: int) -> tuple[np.ndarray, np.ndarray
     return np.asarray(_gumbel(seeds, positions, jnp.arange(vocab)[None])), np.asarray(_uniform(seeds, positions))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     rows=st.lists(options(VOCAB), min_size=ROWS, max_size=ROWS),
     logits=st.lists(logits_rows(VOCAB), min_size=ROWS, max_size=ROWS).map(np.stack),
@@ -60,6 +61,7 @@ def test_the_smaller_variant_gives_the_same_tokens(logits: np.ndarray) -> None:
     assert greedy.top_ids is None
 
 
+@pytest.mark.slow
 def test_bfloat16_logits_are_sampled_in_float32() -> None:
     logits = jnp.asarray(np.random.default_rng(0).normal(0, 4, (ROWS, VOCAB)), jnp.bfloat16)
     rows = [Options(temperature=0.9, top_k=5, seed=i) for i in range(ROWS)]
@@ -108,6 +110,7 @@ def test_extreme_penalties_stay_numbers() -> None:
     np.testing.assert_array_equal(sampled(Variant.FULL, logits, rows).tokens, [65, 66, 66])
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_sampled_cost_no_group() -> None:
     """16 places are as many groups on the CPU. The row of the first group gets the token that it gets alone."""
     logits = np.random.default_rng(3).normal(0, 3, (16, VOCAB)).astype(np.float32)
@@ -145,7 +148,7 @@ def test_a_scored_row_reports_its_target_whatever_its_slot_is_set_to() -> None:
 
 
 @pytest.mark.parametrize("variant", list(Variant))
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", slow_but([1, 8], {1}))
 def test_tokens_are_noted_in_the_slots_that_are_written(variant: Variant, devices: int) -> None:
     """Four rows; one of them is scored or drafted and writes nothing, another is padding."""
     logits = np.random.default_rng(5).normal(0, 3, (4, 8 * VOCAB)).astype(np.float32)

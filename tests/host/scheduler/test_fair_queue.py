@@ -107,7 +107,7 @@ def test_a_share_that_holds_one_place_only_is_not_sent_away() -> None:
     rig.assert_oracle()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     lengths=st.tuples(st.integers(1, 12), st.integers(1, 12)),
     outputs=st.tuples(st.integers(1, 8), st.integers(1, 8)),

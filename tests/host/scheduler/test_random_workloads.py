@@ -174,13 +174,13 @@ def check(rig: Rig, stopped: set[tuple[str, int]]) -> None:
                 assert rig.collected[key].expected() == answer, key
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(rig=rigs(), data=st.data())
 def test_any_workload_matches_the_oracle(rig: Rig, data: st.DataObject) -> None:
     play(rig, data, operations=12)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_tiny_pools_force_preemption_and_still_match(data: st.DataObject) -> None:
     rig = data.draw(

@@ -66,6 +66,7 @@ def test_two_devices_equal_one(case):
     assert worst_error(found, fixture) < max_error(case)
 
 
+@pytest.mark.slow
 def test_embeddings_that_are_given_do_what_their_picture_does():
     fixture = Fixture.load("llava")
     model = SeeingModel(fixture)

@@ -21,6 +21,8 @@ from tests.device.models.paged import EMBEDDING_PAGE, EMBEDDING_PAGES, MIXED, Pa
 TWO, ONE = Bucket(2, 2 * PLACES), Bucket(1, PLACES)
 NOWHERE = np.zeros(0, np.int32)
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _strict_promotion():
@@ -97,7 +99,7 @@ def aligned(model: HearingModel, timed: whisper_case.Timed) -> np.ndarray:
     return picture
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("devices", [1, 2])
 def test_tokens_are_said_when_transformers_says(fixture, devices):
     model = HearingModel(fixture, devices=devices)
     for timed in whisper_case.timed():
@@ -106,7 +108,6 @@ def test_tokens_are_said_when_transformers_says(fixture, devices):
         assert token_times(picture) == pytest.approx(timed.times)
 
 
-@pytest.mark.slow
 def test_two_devices_equal_one(fixture, ids):
     model = HearingModel(fixture, devices=2)
     found = model.logprobs(ids, seq=CHUNK, media=model.hear(whisper_case.prompts()))
