@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 from jaxengine.errors import ConfigError
 from jaxengine.options.option import at_least, option
+
+logger = logging.getLogger("jaxengine")
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """vLLM's: what `max_lora_rank` may be."""
@@ -50,11 +53,9 @@ class LoraConfig:
     )
 
     def __post_init__(self) -> None:
-        given = [spec.name for spec in dataclasses.fields(self) if getattr(self, spec.name) != spec.default]
-        if given and not self.enable_lora:
-            raise ConfigError(
-                f"{given[0]}={getattr(self, given[0])!r} needs enable_lora: without it there are no adapters"
-            )
+        for spec in () if self.enable_lora else dataclasses.fields(self):
+            if (value := getattr(self, spec.name)) != spec.default:  # vLLM's command lines may have it
+                logger.warning("%s=%r has no effect: without enable_lora there are no adapters", spec.name, value)
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise ConfigError(
                 f"max_cpu_loras={self.max_cpu_loras} must be at least max_loras ({self.max_loras}): what is on the device is in "

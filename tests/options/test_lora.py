@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from jaxengine.errors import ConfigError
@@ -28,17 +26,20 @@ def test_there_is_room_on_the_host_for_what_is_on_the_device() -> None:
     ],
     ids=lambda option: next(iter(option)),
 )
-def test_options_of_adapters_need_adapters(option: dict[str, object]) -> None:
+def test_options_of_adapters_without_adapters_are_told(
+    option: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not refused, since vLLM takes them."""
     [(name, value)] = option.items()
-    with pytest.raises(ConfigError, match=f"{name}={re.escape(repr(value))} needs enable_lora"):
-        EngineConfig.from_options(**option)
-    with pytest.raises(ConfigError, match="needs enable_lora"):
-        EngineConfig.from_options(**option, enable_lora=False)
     assert getattr(EngineConfig.from_options(**option, enable_lora=True).lora, name) == value
+    assert not caplog.messages
+    EngineConfig.from_options(**option)
+    assert caplog.messages == [f"{name}={value!r} has no effect: without enable_lora there are no adapters"]
 
 
-def test_defaults_need_none() -> None:
+def test_of_defaults_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert not EngineConfig.from_options(max_loras=1, max_lora_rank=16, lora_dtype="auto").lora.enable_lora
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(
