@@ -3,7 +3,8 @@
     decoder.cc      a source that is built, with headers below: products and attention of most models. XLA's calls come in here,
                     and in `rows.cc`, `float32.cc`, `int8.cc`, `scaled.cc`, `grouped.cc` and `encoder.cc`, each a library of
                     its own, which a model that calls it waits for; `product_call.h` and `attention_call.h` have what they share
-    product.h       products of rows with a matrix: `bfloat16.h`, `floats.h` of `float_tile.h`, and `integers.h` of int8 rows
+    product.h       products of rows with a matrix, whose `operands.h` others share: `bfloat16.h`, `floats.h` of
+                    `float_tile.h`, and `integers.h` of int8 rows
     scaled.h        the same of matrices of 4 or 8 bits with scales; those of 4 may be packed (`scaled_matmul/packed.py`)
     fixed.h         those of integers, in fixed point: `fixed_tile.h`, `fixed_lanes.h` and `fixed_wide.h` of few
                     rows, `fixed_panel.h` of many

@@ -9,7 +9,6 @@ namespace native {
 
 #if WIDTH == 16 && !BFLOAT16_PAIRS
 constexpr int CODED_OUTPUTS = 2, CODED_ROWS = 8;  // of a tile of few rows: so many products hide that numbers are decoded for them
-constexpr int64_t BEHIND_CODED = 6144;             // what it asks for: so many bytes behind what it reads
 constexpr int FEWEST_ROWS = 4;                     // of a tile of more rows, which are parted evenly
 
 inline int64_t rows_of_coded(int64_t rows) { return rows <= CODED_ROWS ? CODED_ROWS : ROWS; }  // of a tile, at most
@@ -49,26 +48,30 @@ NOT_INLINE void tile_of_coded(Source a, Source b, const uint8_t* following, cons
   }
 }
 
-// Outputs [first, last) of few rows, two after the other.
+// Outputs [first, last) of few rows, two after the other. What follows a group is asked for in the order in which it lies.
 static void outputs_of_few_rows(const Product& product, const CodedMatrix& matrix, int64_t step, int64_t first, int64_t last) {
+  static_assert(GROUP % CODED_OUTPUTS == 0, "only the last group ends with one");
   alignas(LINE) uint16_t numbers[CODED_OUTPUTS][BLOCK];
-  for (int64_t output = first; output < last; output += CODED_OUTPUTS) {
-    const int64_t count = smaller(CODED_OUTPUTS, last - output), other = output + count - 1;
-    const bool coded = all_coded(matrix, output) && all_coded(matrix, other);
-    const uint8_t* following = matrix.row(output) + BEHIND_CODED;
+  for (int64_t group = first; group < last; group += GROUP) {
+    const int64_t group_end = smaller(last, group + GROUP);
+    const uint8_t* following = matrix.row(group_end);
     for (int64_t block = 0; block < product.inputs; block += step) {
       const int64_t inputs = smaller(step, product.inputs - block), end = block + inputs;
-      if (!coded) decode(matrix, output, block, end, numbers[0]), decode(matrix, other, block, end, numbers[1]);
       const float* x = product.prepared_block(block);
-      const Place place{product.out + output, product.outputs, count, block == 0};
+      for (int64_t output = group; output < group_end; output += CODED_OUTPUTS) {
+        const int64_t count = smaller(CODED_OUTPUTS, group_end - output), other = output + count - 1;
+        const bool coded = all_coded(matrix, output) && all_coded(matrix, other);
+        if (!coded) decode(matrix, output, block, end, numbers[0]), decode(matrix, other, block, end, numbers[1]);
+        const Place place{product.out + output, product.outputs, count, block == 0};
 #define TILE(R)                                                                                                        \
   case R:                                                                                                              \
     if (coded) tile_of_coded<R>(Codes{matrix.row(output)}, Codes{matrix.row(other)}, following, x, block, end, place); \
     else tile_of_coded<R>(Decoded{numbers[0], block}, Decoded{numbers[1], block}, following, x, block, end, place);    \
     break;
-      switch (product.rows) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) }
+        switch (product.rows) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) }
 #undef TILE
-      following += CODED_OUTPUTS * inputs / PIECE * PIECE_BYTES;
+        following += CODED_OUTPUTS * inputs / PIECE * PIECE_BYTES;
+      }
     }
   }
 }

@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "product.h"
+#include "float_tile.h"
 
 namespace native {
 

@@ -6,7 +6,7 @@
 
 #pragma once
 
-#include "product.h"
+#include "operands.h"
 
 namespace native {
 

@@ -45,6 +45,9 @@ static void multiply_panel(const Product& product, const Split& rows, const floa
   }
 }
 
+// Outputs that are multiplied with a block of inputs before another block is: the rows' numbers stay in the first cache meanwhile.
+constexpr int64_t GROUP = 16;
+
 // Outputs [first, last) of all rows.
 template <typename Weight>
 static void outputs_of_floats(const Product& product, int64_t first, int64_t last) {
@@ -61,29 +64,29 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
   const auto given = [&](int64_t output, int64_t block, auto lines) {
     Given<Weight, lines.value> found;
     for (int q = 0; q < OUTPUTS; ++q) found.outputs[q] = weight + smaller(output + q, last - 1) * product.inputs + block;
-    found.following = weight + (output + OUTPUTS) * product.inputs + OUTPUTS * block;
     return found;
   };
   const bool few = rows.count <= FEW_TILES;
-  if (rows.count == 1 || (few && tile_rows(product.rows) == ROWS)) {  // the matrix is read in the order in which it lies
-    int64_t output = first;
-    for (; product.rows == 1 && output + 2 * OUTPUTS <= last; output += 2 * OUTPUTS) {
+  if (rows.count == 1 || (few && tile_rows(product.rows) == ROWS)) {  // what follows a group is asked for in the order in which it lies
+    for (int64_t group = first, end; group < last; group = end) {
+      end = smaller(last, group + GROUP);
+      const Weight* following = weight + end * product.inputs;
       for (int64_t block = 0; block < product.inputs; block += step) {
         const int64_t inputs = smaller(step, product.inputs - block);
-        const Weight* following = weight + (output + 2 * OUTPUTS) * product.inputs + 2 * OUTPUTS * block;
-        wide_tile_of_row(weight + output * product.inputs + block, product.inputs, following, x(block, inputs, 0), inputs,
-                         place(output, block, 0));
-      }
-    }
-    for (; output < last; output += OUTPUTS) {
-      for (int64_t part = 0; part < rows.count; ++part) {
-        for (int64_t block = 0; block < product.inputs; block += step) {
-          const int64_t inputs = smaller(step, product.inputs - block);
-          with_lines<OUTPUTS>(lines_ahead(rows.count, part, OUTPUTS), [&](auto lines) {
-            auto found = given(output, block, lines);
-            found.following += part * lines.value * inputs;
-            tiles<1, WIDE_ROWS>(rows.size(part), found, x(block, inputs, part), inputs, place(output, block, part));
-          });
+        for (int64_t part = 0; part < rows.count; ++part) {
+          int64_t output = group;
+          for (; product.rows == 1 && output + 2 * OUTPUTS <= end; output += 2 * OUTPUTS, following += 2 * OUTPUTS * inputs) {
+            const Weight* outputs = weight + output * product.inputs + block;
+            wide_tile_of_row(outputs, product.inputs, following, x(block, inputs, 0), inputs, place(output, block, 0));
+          }
+          for (; output < end; output += OUTPUTS) {
+            with_lines<OUTPUTS>(lines_ahead(rows.count, part, OUTPUTS), [&](auto lines) {
+              auto found = given(output, block, lines);
+              found.following = following;
+              following += lines.value * inputs;
+              tiles<1, WIDE_ROWS>(rows.size(part), found, x(block, inputs, part), inputs, place(output, block, part));
+            });
+          }
         }
       }
     }

@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include <math.h>
+
 #include <algorithm>
 #include <functional>
 #include <vector>
