@@ -6,6 +6,8 @@
 
 #pragma once
 
+#include <type_traits>
+
 #include "operands.h"
 
 namespace native {
@@ -89,10 +91,6 @@ INLINE void prefetch(const Weight* following, int64_t done) {
   const char* from = reinterpret_cast<const char*>(following + LINES * done);
   UNROLLED for (int byte = 0; byte < LINES * COUNT * int(sizeof(Weight)); byte += 64) __builtin_prefetch(from + byte, 0, 2);
 }
-
-// Outputs that a block of inputs is multiplied with before another block is: tiles of rows, which take turns, find them in the second cache
-// and keep the rows in the first one. Each tile asks for a share of what all of them read next, so that memory never waits.
-constexpr int64_t TOGETHER = 32;
 
 // Ask for the lines [first, last) of each of as many outputs as a tile has, `stride` apart.
 template <typename Weight>

@@ -45,8 +45,12 @@ static void multiply_panel(const Product& product, const Split& rows, const floa
   }
 }
 
-// Outputs that are multiplied with a block of inputs before another block is: the rows' numbers stay in the first cache meanwhile.
+// Outputs that a block of inputs is multiplied with before another block is: tiles of rows, which take turns, find them in the second cache
+// and keep the rows in the first one. Each tile asks for a share of what all of them read next, so that memory never waits.
+constexpr int64_t TOGETHER = 32;
+// The same of few rows, whose numbers all stay in the first cache meanwhile.
 constexpr int64_t GROUP = 16;
+static_assert(GROUP % (2 * OUTPUTS) == 0, "only the last group ends with fewer outputs than a tile has");
 
 // Outputs [first, last) of all rows.
 template <typename Weight>
