@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
 from pallas_kernels.checks import check_equal, check_int32, check_rank
-from pallas_kernels.dispatch import AUTO, Op
+from pallas_kernels.dispatch import AUTO, SCOPE, Op
 
 OP = Op(
     "grouped_mlp",
@@ -15,6 +16,18 @@ OP = Op(
     preferred={"tpu": ("tpu",)},
     portable="reference",
 )
+
+
+class Begun(NamedTuple):
+    """Room for the matrices of `S` groups at a time, `[S, E, F]` twice and `[S, F, E]`, where those of the first ones arrive.
+
+    `arrived [3, S]` are the semaphores of these copies; None: there is room only, as on a simulated TPU, which passes none on.
+    """
+
+    gate: jax.Array
+    up: jax.Array
+    down: jax.Array
+    arrived: jax.Array | None
 
 
 def grouped_mlp(
@@ -27,6 +40,7 @@ def grouped_mlp(
     *,
     activated: Callable[[jax.Array, jax.Array], jax.Array],
     usual: int,
+    begun: Begun | None = None,
     backend: str = AUTO,
     platform: str | None = None,
 ) -> jax.Array:
@@ -41,6 +55,7 @@ def grouped_mlp(
         weights: float32 `[M]`.
         activated: what the last matrix takes, number by number, of what the other two give. A value that can be compared.
         usual: rows that a group usually has.
+        begun: what `begin` gave for these matrices.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
 
@@ -60,7 +75,29 @@ def grouped_mlp(
     check_equal("F (inner)", gate=gate.shape[2], up=up.shape[2], down=down.shape[1])
     check_equal("G (groups)", gate=len(gate), up=len(up), down=len(down), sizes=len(sizes))
     check_equal("M (rows)", rows=len(rows), weights=len(weights))
-    result: jax.Array = OP.run(
-        backend, platform, sums, x, matrices, sizes, rows, weights, activated=activated, usual=usual
-    )
+    options = {"activated": activated, "usual": usual, "begun": begun}
+    result: jax.Array = OP.run(backend, platform, sums, x, matrices, sizes, rows, weights, **options)
     return result
+
+
+def slots_ahead(places: int, matrices: Sequence[Any], *, usual: int, platform: str | None) -> int:
+    """Groups whose matrices `begin` can have read before `places` rows of `x` are there; 0: no room for them, or another backend.
+
+    `matrices` are arrays or `jax.ShapeDtypeStruct`s, in a case that the backend of `platform` supports.
+    """
+    if platform != "tpu":
+        return 0
+    from pallas_kernels.grouped_mlp import tpu
+
+    return tpu.slots_ahead(places, matrices, usual=usual)
+
+
+def begin(x: jax.Array, *matrices: jax.Array, slots: int) -> tuple[jax.Array, ...]:
+    """Start to read the matrices of the first `slots` groups: `x` as it is, and the parts of `Begun`.
+
+    What needs this `x` comes after the start, and need not wait for more.
+    """
+    from pallas_kernels.grouped_mlp import tpu
+
+    with jax.named_scope(SCOPE + OP.name):
+        return tpu.begin(x, *matrices, slots=slots)

@@ -26,6 +26,7 @@ def grouped_mlp(
     *,
     activated: Callable[[jax.Array, jax.Array], jax.Array],
     usual: int,
+    begun: Any = None,
 ) -> jax.Array:
     """See the op's contract."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import grouped_mlp
 from pallas_kernels.check import devices
-from pallas_kernels.grouped_mlp import tpu
+from pallas_kernels.grouped_mlp import Begun, begin, slots_ahead, tpu
 from pallas_kernels.tpu.chip import MIB, Chip
 from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import rare_but, slow_but
@@ -49,8 +50,10 @@ def given(inner: int = 128) -> dict[str, np.ndarray]:
     }
 
 
-def run(arrays: dict[str, np.ndarray], backend: str, sizes: tuple[int, ...] = SIZES) -> np.ndarray:
+def run(arrays: dict[str, np.ndarray], backend: str, sizes: tuple[int, ...] = SIZES, slots: int = 0) -> np.ndarray:
+    """With room for the matrices of so many groups handed on, or none."""
     sums, x, gate, up, down, rows, weights = (jnp.asarray(array) for array in arrays.values())
+    begun = Begun(*(jnp.zeros_like(each[:slots]) for each in (gate, up, down)), None) if slots else None
     with checked_tpu() if backend == "tpu" else nullcontext():
         found = grouped_mlp(
             sums,
@@ -61,6 +64,7 @@ def run(arrays: dict[str, np.ndarray], backend: str, sizes: tuple[int, ...] = SI
             weights,
             activated=silu,
             usual=10,
+            begun=begun,
             backend=backend,
         )
         return np.asarray(found)
@@ -106,6 +110,35 @@ def test_no_number_stays_with_its_row() -> None:
     found = run(arrays, "tpu")
     assert np.isnan(found[5].astype(np.float32)).all()
     np.testing.assert_array_equal(np.delete(found, 5, axis=0), np.delete(clean, 5, axis=0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", [2, 3, 4])
+@pytest.mark.parametrize("sizes", [SIZES, (0, 3, 20, 0, 24)])
+def test_room_that_is_handed_on_holds_one_group_after_the_other(sizes: tuple[int, ...], slots: int) -> None:
+    """Also of groups without rows, whose matrices may have been begun."""
+    arrays = given()
+    np.testing.assert_array_equal(run(arrays, "tpu", sizes, slots), run(arrays, "tpu", sizes))
+
+
+@pytest.mark.parametrize(
+    ("places", "inner", "vmem", "slots"),
+    [
+        (2048, 768, 128, 6),
+        (2048, 512, 128, 9),
+        (2048, 96, 128, 32),
+        (4096, 768, 128, 6),
+        (2048, 768, 64, 2),
+        (3072, 768, 64, 0),
+    ],
+)
+def test_as_many_groups_are_begun_as_there_is_room_for(
+    places: int, inner: int, vmem: int, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tpu, "target_chip", lambda: replace(V6E, vmem_bytes=vmem * MIB))
+    _, _, matrices, *_ = shapes(places, 2048, inner, "bfloat16")
+    assert slots_ahead(places, matrices, usual=128, platform="tpu") == slots
+    assert slots_ahead(places, matrices, usual=128, platform="cpu") == 0
 
 
 def test_what_does_not_fit_names_the_axis() -> None:
@@ -177,3 +210,26 @@ def test_the_tpu_compiler_takes_the_kernel(target: str, inner: int) -> None:
     with jax.set_mesh(mesh):
         hlo = run.trace(*arrays).lower(lowering_platforms=("tpu",)).compile().as_text()
     assert hlo.count("tpu_custom_call") == 1
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.parametrize("target", rare_but(["v5e", "v6e", "tpu7x"], {"v6e"}))
+def test_the_tpu_compiler_hands_room_and_semaphores_on(target: str) -> None:
+    available("v6e-1")
+    mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
+    arrays = shapes(2048, 2048, 512, "bfloat16", sharding=NamedSharding(mesh, PartitionSpec()))
+
+    def kernels(sums: jax.Array, x: jax.Array, matrices: Any, *scalars: Any) -> jax.Array:
+        slots = slots_ahead(len(x), matrices, usual=128, platform="tpu")
+        x, *begun = begin(x, *matrices, slots=slots)
+        return grouped_mlp(sums, x, matrices, *scalars, activated=silu, usual=128, begun=Begun(*begun), backend="tpu")
+
+    run: Callable[..., Any] = jax.jit(kernels)
+    with jax.set_mesh(mesh):
+        hlo = run.trace(*arrays).lower(lowering_platforms=("tpu",)).compile().as_text()
+    first, second = (line for line in hlo.splitlines() if "tpu_custom_call" in line)
+    given = re.findall(r"\w+\[[\d,]+\]\{[^}]*\}", first.partition(" custom-call(")[0])
+    assert ["S(2)" if "S(2)" in each else "S(1)" if "S(1)" in each else "HBM" for each in given[1:]] == ["S(1)"] * 3 + [
+        "S(2)"
+    ]
+    assert "%grouped_mlp" in second

@@ -148,6 +148,29 @@ def test_a_program_is_added_up_by_kind(tmp_path: Path) -> None:
     assert asked == [("write_kv", 0, [(2,), (64, 128)])]
 
 
+LEFT = """HloModule step
+
+ENTRY %main {
+  %x = bf16[64,128]{1,0:T(8,128)} parameter(0)
+  %begin.1 = (bf16[64,128]{1,0:T(8,128)}, bf16[64]{0:S(1)}, s32[3]{0:S(2)}) custom-call(%x), custom_call_target="tpu_custom_call"
+  %same = bf16[64,128]{1,0:T(8,128)} get-tuple-element(%begin.1), index=0
+  %room = bf16[64]{0:S(1)} get-tuple-element(%begin.1), index=1
+  %flags = s32[3]{0:S(2)} get-tuple-element(%begin.1), index=2
+  %fusion.7 = bf16[64]{0} fusion(%same), calls=%fused
+  ROOT %use.1 = bf16[64]{0} custom-call(%room, %flags, %fusion.7), custom_call_target="tpu_custom_call"
+}
+"""
+
+
+def test_what_a_kernel_leaves_under_way_is_waited_for_by_the_one_that_takes_its_semaphores() -> None:
+    begin = LOOP[: LOOP.index("   0xb ")]  # waits for nothing
+    texts = {"begin.1": begin, "fusion.7": BRANCH, "use.1": BRANCH}
+    found = account(LEFT, texts, bytes_per_cycle=2, flops_per_cycle=1e9, operands=lambda *asked: {0: [0, 4]})
+    waited = 960 / 2 - 38 - 13  # behind itself and what does not need it
+    assert found["by_kind"] == pytest.approx({"rest": 38 + 13 + 11, "waiting for copies": waited}, abs=0.01)
+    assert found["moved_bytes"] == 960
+
+
 def test_what_is_started_has_its_own_links() -> None:
     one, other = (Collective("collective-permute", 100, 4, pairs) for pairs in (((0, 1), (2, 3)), ((0, 2), (1, 3))))
     links = Links(lambda sent: Passage(sent.bytes, frozenset(sent.pairs)))

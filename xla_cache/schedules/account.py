@@ -3,6 +3,7 @@
 Each instruction's schedule is run (`scalars.py`): its bundles and its waiting for its own copies. No product takes
 less than the published peak allows, which on v5e its bundles alone would. What XLA copies beside them, weights into VMEM for
 one, has what bandwidth an instruction leaves, in the order in which it was started, and is waited for where the program waits.
+So has what a kernel starts to read and gives semaphores for, on which the kernel waits that takes these; here before it begins.
 
 Assumed: instructions follow each other without a gap, and nothing of one hides behind the next; a copy moves at the published
 bandwidth whatever its size and direction; loops around instructions are passed once. What devices send each other takes what
@@ -29,6 +30,8 @@ PASSES = "final_bundles|deduplication-map"
 """What of the compiler's dump is read."""
 NOTHING = {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all", "partition-id"}
 """No code of its own."""
+SEMAPHORE = "S(2)"
+"""In the shape of what has some."""
 AROUND = "TLP"
 """The name of the schedule of what starts instructions and copies, one after the other."""
 
@@ -63,16 +66,25 @@ def account(
     unread, kernels = Counter[str](), Counter[str]()
     copies, links, collectives = _Copies(bytes_per_cycle), Links(sending), Collectives(hlo, computations)
     passes: dict[tuple[str, str], Passed] = {}
+    left_by: dict[str, str] = {}
+    """The kernel that gave each semaphore of copies that it left under way."""
 
     def let_pass(taken: float, own_bytes: int = 0) -> None:
         copies.let_pass(taken, own_bytes)
         links.let_pass(taken)
+
+    def wait_for_copy(name: str) -> None:
+        waited = copies.wait(name)
+        links.let_pass(waited)
+        cycles["waiting for copies"] += waited
 
     if around := texts.get(AROUND):
         cycles["between instructions"] = len(Program.parse(around).bundles)
     for instruction in entry(hlo):
         name, opcode = instruction.name, instruction.opcode
         if opcode in NOTHING:
+            if SEMAPHORE in instruction.shape and (source := instruction.first_operand) in left_by:
+                left_by[name] = left_by[source]
             continue
         sent = collectives.of(instruction)
         if opcode.endswith("-start"):
@@ -81,9 +93,7 @@ def account(
             else:
                 copies.start(name, instruction.hbm_bytes())
         elif opcode.endswith("-done"):
-            waited = copies.wait(instruction.first_operand)
-            links.let_pass(waited)
-            cycles["waiting for copies"] += waited
+            wait_for_copy(instruction.first_operand)
             copies.let_pass(links.wait(instruction.first_operand), 0)
         elif text := texts.get(name):
             given: Mapping[int, Sequence[int]] = {}
@@ -97,6 +107,13 @@ def account(
             if schedule not in passes:  # layers have the same
                 passes[schedule] = run(Program.parse(text), bytes_per_cycle=bytes_per_cycle, operands=given)
             passed = passes[schedule]
+            for operand in instruction.operands:
+                if operand in left_by:
+                    wait_for_copy(left_by[operand])
+            if SEMAPHORE in instruction.shape and passed.cycles > passed.ended:
+                copies.start(name, passed.read_bytes)
+                left_by[name] = name
+                passed = replace(passed, cycles=passed.ended, read_bytes=0)
             within = computations.get(instruction.calls, "")
             passed = replace(passed, cycles=max(passed.cycles, operations(within) / flops_per_cycle))
             kind = "between devices" if sent else instruction.kind

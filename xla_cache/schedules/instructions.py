@@ -50,6 +50,10 @@ class Instruction:
         return kind or ("moves" if self.opcode in ("copy", "transpose", "reshape", "slice") else "rest")
 
     @property
+    def operands(self) -> list[str]:
+        return OPERAND.findall(self.rest.partition(")")[0])
+
+    @property
     def first_operand(self) -> str:
         found = OPERAND.search(self.rest)
         return found[1] if found else ""

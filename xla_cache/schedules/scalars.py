@@ -35,10 +35,14 @@ Scalar = int | None
 
 @dataclass(frozen=True)
 class Passed:
-    """What a schedule came to. `cycles` are its bundles and the waiting for its copies; `unknown` counts branches, and copies."""
+    """What a schedule came to. `cycles` are its bundles and the waiting for its copies; `unknown` counts branches, and copies.
+
+    `ended`: when it was through itself, whatever of its copies was still under way.
+    """
 
     bundles: int
     cycles: float
+    ended: float
     read_bytes: int
     written_bytes: int
     unknown: int
@@ -181,7 +185,7 @@ class _Run:
             if bundles[at] and (target := self._bundle(bundles[at])) is not None:
                 jump = (at + DELAY_SLOTS, target)
             at, jump = (jump[1], None) if jump and at == jump[0] else (at + 1, jump)
-        return Passed(self.bundles, max(self.clock, self.free), self.read, self.written, self.unknown)
+        return Passed(self.bundles, max(self.clock, self.free), self.clock, self.read, self.written, self.unknown)
 
     def _bundle(self, instructions: list[Instruction]) -> int | None:
         """Its effects; to which bundle it branches, if it does. All read what was there before."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,8 @@ from jaxengine.device.layers.schemes import WEIGHT, Scheme
 from jaxengine.device.layers.step import Step
 from pallas_kernels import grouped_mlp, matmul, take_rows
 from pallas_kernels.grouped_mlp import OP as TOGETHER
+from pallas_kernels.grouped_mlp import Begun, slots_ahead
+from pallas_kernels.grouped_mlp import begin as begin_grouped_mlp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +129,14 @@ class ExpertMatrices(nnx.Module):
         return y + biases.astype(y.dtype)
 
 
+class Chosen(NamedTuple):
+    """The `weights` and `experts [N, k]` of each token; the parts of `Begun`, if experts are on their way."""
+
+    weights: jax.Array
+    experts: jax.Array
+    begun: tuple[jax.Array, ...] = ()
+
+
 class SparseMLP(nnx.Module):
     """The weighted sum of each token's experts, `down(activated(gate(x), up(x)))` each.
 
@@ -150,10 +161,46 @@ class SparseMLP(nnx.Module):
         self.down = ExpertMatrices(*sizes, axes=outward, bias=shape.bias, context=context)
 
     def __call__(
-        self, x: jax.Array, step: Step, *, scored: jax.Array | None = None, beside: jax.Array | None = None
+        self,
+        x: jax.Array,
+        step: Step,
+        *,
+        scored: jax.Array | None = None,
+        beside: jax.Array | None = None,
+        chosen: Chosen | None = None,
     ) -> jax.Array:
         """`x [N, E]` -> `[N, E]`. `scored` is what the router sees where that is not `x`; with `beside` there is added to it
-        what each device has to add of something else, `[devices, N, E]`: one sum over the devices for both.
+        what each device has to add of something else, `[devices, N, E]`: one sum over the devices for both. `chosen` is what
+        `choose` gave, if that was called before.
+        """
+        context = self.context
+        if chosen is None:
+            x, chosen = self.choose(x, step, scored=scored)
+        parts = self._parts
+        rows = step.adapters
+        adapted = [part.adapters for part in parts if part.adapters is not None and rows is not None]
+        on_devices = context.layout.per_device(
+            partial(self._mix, begins=bool(chosen.begun)),
+            inputs=(
+                *(None,) * 4,
+                ("mlp", "tokens", "embed"),
+                *self._axes_of_begun[: len(chosen.begun)],
+                *(axes for part in parts for axes in part.axes),
+                *(of for each in adapted for of in each.axes),
+            ),
+            outputs=("split_tokens" if self._splits(len(x)) else "tokens", "embed"),
+        )
+        arrays = [array for part in parts for array in part.arrays()]
+        arrays += [array for each in adapted for array in each.arrays()]
+        adapters = rows.adapters if adapted and rows is not None else None
+        mixed: jax.Array = on_devices(x, chosen.weights, chosen.experts, adapters, beside, *chosen.begun, *arrays)
+        return mixed.astype(context.activation_dtype)
+
+    def choose(self, x: jax.Array, step: Step, *, scored: jax.Array | None = None) -> tuple[jax.Array, Chosen]:
+        """What each token of `scored` chooses, or of `x [N, E]`, and this as it is.
+
+        The matrices of some experts may be on their way then, before what needs `x` gathers all devices' tokens: links are busy
+        there and memory is not. They start behind the choice, whose small copies would wait for them.
         """
         context = self.context
         seen = x if scored is None else scored
@@ -168,24 +215,42 @@ class SparseMLP(nnx.Module):
             weights *= self.scales[...].astype(weights.dtype)[experts]
         experts = jnp.where(step.real[:, None], experts, self.shape.count)
         weights, experts = (context.layout.gather_stream(of, platform=context.platform) for of in (weights, experts))
-        parts = self._parts
-        rows = step.adapters
-        adapted = [part.adapters for part in parts if part.adapters is not None and rows is not None]
-        on_devices = context.layout.per_device(
-            self._mix,
-            inputs=(
-                *(None,) * 4,
-                ("mlp", "tokens", "embed"),
-                *(axes for part in parts for axes in part.axes),
-                *(of for each in adapted for of in each.axes),
-            ),
-            outputs=("split_tokens" if self._splits(len(x)) else "tokens", "embed"),
+        slots = self._slots_ahead(len(x), step)
+        if slots == 0:
+            return x, Chosen(weights, experts)
+        x, weights, experts = jax.lax.optimization_barrier((x, weights, experts))
+        own_tokens, parts = ("split_tokens", "embed"), self._parts
+        begin = context.layout.per_device(
+            partial(begin_grouped_mlp, slots=slots),
+            inputs=(own_tokens, *(axes for part in parts for axes in part.axes)),
+            outputs=(own_tokens, *self._axes_of_begun),
         )
-        arrays = [array for part in parts for array in part.arrays()]
-        arrays += [array for each in adapted for array in each.arrays()]
-        adapters = rows.adapters if adapted and rows is not None else None
-        mixed: jax.Array = on_devices(x, weights, experts, adapters, beside, *arrays)
-        return mixed.astype(context.activation_dtype)
+        x, *begun = begin(x, *(array for part in parts for array in part.arrays()))
+        return x, Chosen(weights, experts, tuple(begun))
+
+    def _slots_ahead(self, tokens: int, step: Step) -> int:
+        """Of how many of a device's experts reading begins before the tokens are gathered."""
+        layout, shape, dtype = self.context.layout, self.shape, self.context.activation_dtype
+        adapted = step.adapters is not None and any(part.adapters is not None for part in self._parts)
+        if adapted or not self._splits(tokens) or not self._can_be_together():
+            return 0
+        count, inner = shape.count // layout.shards("experts"), shape.inner // layout.shards("expert_mlp")
+        pairs = tokens * shape.routing.chosen
+
+        def of(*sizes: int, dtype: Any = dtype) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(sizes, dtype)
+
+        x, inward, numbers = of(tokens, shape.width), of(count, shape.width, inner), of(pairs, dtype=jnp.int32)
+        matrices = inward, inward, of(count, inner, shape.width)
+        given = x, x, matrices, of(count, dtype=jnp.int32), numbers, of(pairs, dtype=jnp.float32)
+        if not self._is_together(*given):
+            return 0
+        return slots_ahead(tokens, matrices, usual=self._usual(pairs), platform=self.context.platform)
+
+    @property
+    def _axes_of_begun(self) -> tuple[tuple[str, ...] | None, ...]:
+        """Room for some matrices of each device, and its semaphores."""
+        return *(part.matrix_axes for part in self._parts), None
 
     @property
     def _parts(self) -> tuple[ExpertMatrices, ...]:
@@ -200,13 +265,16 @@ class SparseMLP(nnx.Module):
         adapters: jax.Array | None,
         beside: jax.Array | None,
         *arrays: jax.Array,
+        begins: bool,
     ) -> jax.Array:
         """What this device's experts add for each token, `[N, E]`, summed over the devices, or of the device's own tokens.
 
         `x [N, E]`; `weights` and `experts [N, k]` of each token, an expert of no token's being `count`; with `adapters [N]` those
-        that tokens go through; `beside [1, N, E]` of another sum; the arrays of matrices, and behind them of adapters.
+        that tokens go through; `beside [1, N, E]` of another sum; what is begun if `begins`, the arrays of matrices, and behind
+        them of adapters.
         """
         layout, given = self.context.layout, iter(arrays)
+        begun = Begun(*itertools.islice(given, len(Begun._fields))) if begins else None
         matrices = [(part, tuple(itertools.islice(given, len(part.names)))) for part in self._parts]
         of_adapters = list(given)
         count = matrices[-1][1][0].shape[0]
@@ -223,7 +291,7 @@ class SparseMLP(nnx.Module):
         splits = self._splits(len(x))
         dtype = self.context.activation_dtype if splits else jnp.float32
         before = jnp.zeros(x.shape, dtype) if beside is None else beside[0].astype(dtype)
-        together = None if of_adapters else self._together(before, x, pairs, matrices)
+        together = None if of_adapters else self._together(before, x, pairs, matrices, begun)
         if together is not None:
             mixed = together
         elif most < experts.size:
@@ -244,18 +312,32 @@ class SparseMLP(nnx.Module):
         x: jax.Array,
         pairs: Pairs,
         matrices: Sequence[tuple[ExpertMatrices, tuple[jax.Array, ...]]],
+        begun: Begun | None,
     ) -> jax.Array | None:
         """`sums [N, E]` with what experts give for all `pairs` of `x [N, E]`, by one kernel; None: it takes other experts."""
-        shape = self.shape
-        if shape.plain or shape.weighs_input or not all(part.plain for part, _ in matrices):
+        if not self._can_be_together():
             return None
         (gate,), (up,), (down,) = (arrays for _, arrays in matrices)
-        rows = pairs.numbers // shape.routing.chosen
+        rows = pairs.numbers // self.shape.routing.chosen
         given = sums, x, (gate, up, down), pairs.sizes, rows, pairs.weights
-        usual, platform = -(-rows.size // shape.count), self.context.platform
-        if TOGETHER.choose(platform, *given, activated=shape.activated, usual=usual) == TOGETHER.portable:
+        if not self._is_together(*given):
+            assert begun is None
             return None
-        return grouped_mlp(*given, activated=shape.activated, usual=usual, platform=platform)
+        usual, platform = self._usual(rows.size), self.context.platform
+        return grouped_mlp(*given, activated=self.shape.activated, usual=usual, begun=begun, platform=platform)
+
+    def _can_be_together(self) -> bool:
+        """Whether one kernel for all of an expert knows such experts."""
+        return not (self.shape.plain or self.shape.weighs_input) and all(part.plain for part in self._parts)
+
+    def _is_together(self, *given: Any) -> bool:
+        """Whether it takes these arguments."""
+        options = {"activated": self.shape.activated, "usual": self._usual(given[-1].size)}
+        return TOGETHER.choose(self.context.platform, *given, **options) != TOGETHER.portable
+
+    def _usual(self, pairs: int) -> int:
+        """Of so many pairs, those that an expert usually has."""
+        return -(-pairs // self.shape.count)
 
     def _splits(self, tokens: int) -> bool:
         """Whether sums of so many tokens go to the device that has their part of the residual stream, as `Linear`'s do."""
@@ -333,14 +415,15 @@ class SharedSparseMLP(nnx.Module):
             self.widen = Linear(shape.width, width, axes=("embed", "head_dim"), bias=bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
+        x, chosen = self.routed.choose(x, step)
         inner = self.shared.inner(x, step)
         if self.narrows:
-            routed = self.widen(self.routed(self.narrow(x, step), step, scored=x), step)
+            routed = self.widen(self.routed(self.narrow(x, step), step, chosen=chosen), step)
             return routed + self._weighed(self.shared.down(inner, step), x)
         parts = self.shared.down.parts(inner, step)
         if parts is not None:
-            return self.routed(x, step, beside=self._weighed(parts, x))
-        return self.routed(x, step) + self._weighed(self.shared.down(inner, step), x)
+            return self.routed(x, step, beside=self._weighed(parts, x), chosen=chosen)
+        return self.routed(x, step, chosen=chosen) + self._weighed(self.shared.down(inner, step), x)
 
     def _weighed(self, shared: jax.Array, x: jax.Array) -> jax.Array:
         """`shared [..., N, E]` as far as each token of `x [N, E]` takes it."""

@@ -35,6 +35,7 @@ from tests.device.models.cases import FAMILIES, QUICK, Fixture
 from tests.device.models.encoder_cases import ENCODERS, EncoderFixture
 from tests.quick import rare_but
 from tests.targets.tpu import devices
+from xla_cache.schedules.instructions import entry
 
 pytestmark = [pytest.mark.tpu_compile, pytest.mark.slow]
 
@@ -105,6 +106,21 @@ def test_attention_by_data_beside_experts_compiles_for_a_tpu(case):
     text = compiled.as_text()
     assert "all-gather" in text
     assert "all-reduce" in text
+
+
+@pytest.mark.parametrize("shared", rare_but([False, True], {False}))
+def test_experts_are_read_while_tokens_are_gathered(shared):
+    """A prompt's: the start stands before the gather of all tokens, and what waits for it behind that."""
+    config = Fixture.load("qwen3-next" if shared else "qwen3-moe").config
+    config = {**config, "hidden_size": 2048, "moe_intermediate_size": 512}  # 128 of each expert on a device
+    _, compiled = compiled_step(
+        config, "v6e-4", bucket=Bucket(1, 2048), backend="tpu", num_pages=256, max_model_len=2048
+    )
+    instructions = entry(compiled.as_text())
+    names = [instruction.name.partition(".")[0] for instruction in instructions]
+    begun, used = (names.index(name) for name in ("begin_grouped_mlp", "grouped_mlp"))
+    between = instructions[begun:used]
+    assert any(one.opcode == "all-gather" and "bf16[2048,2048]" in one.shape for one in between)
 
 
 @pytest.mark.parametrize("bucket", [Bucket(16, 1), Bucket(4, 32)], ids=str)
