@@ -21,7 +21,8 @@ OP = Op(
 class Begun(NamedTuple):
     """Room for the matrices of `S` groups at a time, `[S, E, F]` twice and `[S, F, E]`, where those of the first ones arrive.
 
-    `arrived [3, S]` are the semaphores of these copies; None: there is room only, as on a simulated TPU, which passes none on.
+    `arrived [3 S]` are the semaphores of these copies; None: there is room only, as on a simulated TPU, which passes none on.
+    In one axis: two between kernels end the compiler of libtpu 0.0.50.
     """
 
     gate: jax.Array

@@ -127,7 +127,7 @@ def begin(x: jax.Array, *matrices: jax.Array, slots: int) -> tuple[jax.Array, ..
         name="begin_grouped_mlp",
         in_specs=[anywhere, hbm, hbm, hbm],
         out_specs=[anywhere, *_specs_of_begun()],
-        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype), *room, pltpu.SemaphoreType.DMA((3, slots))],
+        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype), *room, pltpu.SemaphoreType.DMA((3 * slots,))],
         input_output_aliases={0: 0},
         compiler_params=pltpu.CompilerParams(has_side_effects=True),
     )(x, *(pltpu.with_memory_space_constraint(matrix, pltpu.HBM) for matrix in matrices))
@@ -143,7 +143,7 @@ def _begin_kernel(
 ) -> None:
     for slot in range(len(gate)):
         for number, (source, target) in enumerate(((gates, gate), (ups, up), (downs, down))):
-            pltpu.make_async_copy(source.at[slot], target.at[slot], arrived.at[number, slot]).start()
+            pltpu.make_async_copy(source.at[slot], target.at[slot], arrived.at[number * len(gate) + slot]).start()
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))  # layers share what takes a while to trace
@@ -204,7 +204,7 @@ def _run(
             ],
             out_specs=pl.BlockSpec((PLACES, columns), of_found),
             scratch_shapes=[
-                *[*room, pltpu.SemaphoreType.DMA((3, slots))][len(handed) :],
+                *[*room, pltpu.SemaphoreType.DMA((3 * slots,))][len(handed) :],
                 pltpu.VMEM((laid * PLACES, channels, LANES), x.dtype),
                 pltpu.VMEM((laid * PLACES + 1, channels, LANES), jnp.float32),
                 pltpu.VMEM((SOME_PLACES, channels, LANES), x.dtype),
@@ -269,7 +269,7 @@ def _kernel(
         """Of the matrices of a group that has rows."""
         slot, pairs = visit % slots, ((gates, gate), (ups, up), (downs, down))
         return [
-            pltpu.make_async_copy(source.at[order[visit]], target.at[slot], flags.at[number, slot])
+            pltpu.make_async_copy(source.at[order[visit]], target.at[slot], flags.at[number * slots + slot])
             for number, (source, target) in enumerate(pairs)
         ]
 
