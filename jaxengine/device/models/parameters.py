@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 from jaxengine.device.layers.adapters import AdapterNumbers, AdapterSpec
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.embedding import Embedding
-from jaxengine.device.layers.experts import ExpertMatrices
+from jaxengine.device.layers.expert_matrices import ExpertMatrices
 from jaxengine.device.layers.keeps import Keeps
 from jaxengine.device.layers.linear import Matrix
 from jaxengine.device.layers.schemes import EMBEDDING, HEAD, WEIGHT

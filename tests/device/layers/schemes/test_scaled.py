@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.embedding import Embedding
-from jaxengine.device.layers.experts import ExpertMatrices
+from jaxengine.device.layers.expert_matrices import ExpertMatrices
 from jaxengine.device.layers.linear import Linear, Matrix
 from jaxengine.device.layers.schemes import KeptMatrix
 from jaxengine.device.layers.schemes.by_path import Schemes
