@@ -138,12 +138,20 @@ def _specs_of_begun() -> list[Any]:
     return [*[pl.BlockSpec(memory_space=pltpu.VMEM)] * 3, pl.BlockSpec(memory_space=pltpu.SEMAPHORE)]
 
 
-def _begin_kernel(
-    _: Any, gates: Any, ups: Any, downs: Any, same: Any, gate: Any, up: Any, down: Any, arrived: Any
-) -> None:
-    for slot in range(len(gate)):
-        for number, (source, target) in enumerate(((gates, gate), (ups, up), (downs, down))):
-            pltpu.make_async_copy(source.at[slot], target.at[slot], arrived.at[number * len(gate) + slot]).start()
+def _begin_kernel(_: Any, gates: Any, ups: Any, downs: Any, same: Any, *room: Any) -> None:
+    *targets, arrived = room
+    for slot in range(len(targets[0])):
+        for copy in _copies(slot, slot, (gates, ups, downs), targets, arrived):
+            copy.start()
+
+
+def _copies(group: Any, slot: Any, matrices: Sequence[Any], room: Sequence[Any], arrived: Any) -> list[Any]:
+    """Of a group's matrices, to a slot of the room for them."""
+    slots = len(room[0])
+    return [
+        pltpu.make_async_copy(source.at[group], target.at[slot], arrived.at[number * slots + slot])
+        for number, (source, target) in enumerate(zip(matrices, room, strict=True))
+    ]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))  # layers share what takes a while to trace
@@ -266,12 +274,7 @@ def _kernel(
     nowhere = held_sums.shape[0] - 1
 
     def copies(visit: Any) -> list[Any]:
-        """Of the matrices of a group that has rows."""
-        slot, pairs = visit % slots, ((gates, gate), (ups, up), (downs, down))
-        return [
-            pltpu.make_async_copy(source.at[order[visit]], target.at[slot], flags.at[number * slots + slot])
-            for number, (source, target) in enumerate(pairs)
-        ]
+        return _copies(order[visit], visit % slots, (gates, ups, downs), (gate, up, down), flags)
 
     def start(visit: Any) -> None:
         @pl.when(visit < used[0])
