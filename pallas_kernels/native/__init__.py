@@ -23,7 +23,7 @@
     argmax.h        which of a row's values is the largest
     zeros.h         zeros that take no memory before they are asked for
     rows.h          what is done to rows one by one
-    threads.h       how work is given to XLA's threads
+    threads.h       how work is given to XLA's threads, each on a core of its own (`cores.h`)
     custom_call.h   XLA's calls by its C interface, which compiles faster than XLA's own header
 
 They are built where they run, with the compiler and the headers of XLA that are there; who builds and registers them says so with

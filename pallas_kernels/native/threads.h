@@ -13,6 +13,8 @@
 #include <immintrin.h>
 #endif
 
+#include "cores.h"
+
 namespace native {
 
 // Numbers too small for a normal float are zero, as XLA's own code has them; whatever the thread was set to.
@@ -49,6 +51,17 @@ class Runs {
     }
   }
 
+  // A thread that begins on the core of another one moves to one of its own. Linux may leave both there for 10 ms and more while other
+  // cores are idle: one that is idle only for moments takes nobody over.
+  void take_core(int64_t thread) {
+    std::atomic<int>& own = runs_[thread].core;
+    own.store(current_core(), std::memory_order_relaxed);
+    const auto taken = [&](int core) { return of_another(thread, core); };
+    if (!taken(own.load(std::memory_order_relaxed))) return;
+    move_to_free_core(taken);
+    own.store(current_core(), std::memory_order_relaxed);
+  }
+
   // The next number of a thread; -1: there is none.
   int64_t next(int64_t thread) {
     do {
@@ -61,7 +74,16 @@ class Runs {
   }
 
  private:
-  struct alignas(64) Run : std::atomic<uint64_t> {};  // a line of the caches for each
+  struct alignas(64) Run : std::atomic<uint64_t> {  // a line of the caches for each
+    std::atomic<int> core{NO_CORE};
+  };
+
+  bool of_another(int64_t thread, int core) const {
+    for (int64_t other = 0; core != NO_CORE && other < threads_; ++other) {
+      if (other != thread && runs_[other].core.load(std::memory_order_relaxed) == core) return true;
+    }
+    return false;
+  }
 
   static uint64_t run(uint64_t first, uint64_t last) { return first << 32 | last; }
   static int64_t first(uint64_t run) { return static_cast<int64_t>(run >> 32); }
@@ -97,6 +119,7 @@ class Shared {
 
   void work(int64_t thread) {
     int64_t done = 0;
+    runs_.take_core(thread);
     for (int64_t number; (number = runs_.next(thread)) >= 0; ++done) (*task_)(number);
     if (done == 0 || done_.fetch_add(done, std::memory_order_acq_rel) + done < count_) return;
     std::lock_guard<std::mutex> lock(mutex_);
