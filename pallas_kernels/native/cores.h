@@ -22,13 +22,13 @@ inline int current_core() {
 template <typename Taken>
 void move_to_free_core(const Taken& taken) {
 #if defined(__linux__)
-  cpu_set_t allowed, free;
+  cpu_set_t allowed, others;
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
-  free = allowed;
+  others = allowed;
   for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &free) && taken(core)) CPU_CLR(core, &free);
+    if (CPU_ISSET(core, &others) && taken(core)) CPU_CLR(core, &others);
   }
-  if (CPU_COUNT(&free) != 0 && sched_setaffinity(0, sizeof(free), &free) == 0) sched_setaffinity(0, sizeof(allowed), &allowed);
+  if (CPU_COUNT(&others) != 0 && sched_setaffinity(0, sizeof(others), &others) == 0) sched_setaffinity(0, sizeof(allowed), &allowed);
 #endif
 }
 
