@@ -10,7 +10,10 @@ namespace native {
 constexpr int CODED_OUTPUTS = 2, CODED_ROWS = 8;  // of a tile, at most: so many products hide that numbers are decoded for them
 constexpr int64_t BEHIND_CODED = 6144;             // what it asks for: so many bytes behind what it reads
 constexpr int64_t SOME_ROWS = 16;                  // as many at most are multiplied by such tiles; more with numbers that were decoded
-constexpr int64_t FEW_DECODED = 4;  // tiles of more rows, at most, for which outputs that are multiplied together stay in the first cache
+
+// Outputs that are decoded together, for so many tiles of rows: with few tiles those and one tile's rows stay in the first cache, with many
+// all of a task are multiplied before the next tile's rows are read.
+constexpr int64_t decoded_together(int64_t tiles) { return tiles <= 4 ? OUTPUTS : tiles <= 6 ? 2 * OUTPUTS : MOST_OUTPUTS; }
 
 // Inputs [begin, end) of one output, of R rows.
 // What follows is not asked for: to ask costs a Zen 4 up to a fifth of the bandwidth (`ROWS_THAT_ASK`), with four rows as with one.
@@ -127,11 +130,11 @@ NOT_INLINE void tiles_of_decoded(const uint16_t* numbers, int64_t step, const ui
 
 // Outputs [first, last) of more rows: some are decoded into a cache, for tiles of rows in turn.
 static void outputs_of_more_rows(const Product& product, const CodedMatrix& matrix, int64_t first, int64_t last) {
-  alignas(LINE) uint16_t numbers[TOGETHER * PAIR_BLOCK];
+  alignas(LINE) uint16_t numbers[MOST_OUTPUTS * PAIR_BLOCK];
   const uint16_t* x = static_cast<const uint16_t*>(product.x);
   const int64_t step = block_of(product.inputs, PAIR_BLOCK), behind = matrix.row_bytes();
   const Split rows(product.rows, ROWS);
-  const int64_t together = rows.count <= FEW_DECODED ? OUTPUTS : TOGETHER;
+  const int64_t together = decoded_together(rows.count);
   for (int64_t group = first; group < last; group += together) {
     const int64_t end = smaller(last, group + together);
     for (int64_t block = 0; block < product.inputs; block += step) {
